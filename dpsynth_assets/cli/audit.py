@@ -327,15 +327,13 @@ def _of_cohort(
     """
     if only and set(only) != {NAME}:
         raise ValueError(f"Expected --only {NAME} for a cohort, got {', '.join(only)}.")
-    from dpsynth_assets.methods.capabilities import DrawsTokens, capability
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.private_prediction.decoding import decoder_of
     from dpsynth_assets.models.prompt_templates import prompted
 
     spec = find_cohort(name, to_spend=True)
     plan = plan_dataset(spec)
-    declared = ((each.method, capability(each.method, DrawsTokens)) for each in plan.methods)
-    draws = [(method, own) for method, own in declared if own is not None]
+    draws = [each.method for each in plan.methods if each.method.pass_shape is not None]
     if not draws:
         raise ValueError(
             f"{name}: expected a method of private prediction, got none. There is nothing "
@@ -345,8 +343,8 @@ def _of_cohort(
     public, named = public_base(spec.public_data), "public_language_model"
     opened = public.models.language_model(public.values([named])[named])
     model = prompted(opened, plan.terms.prompts)
-    slack = min(method.config.logit_slack for method, _ in draws)
+    slack = min(method.config.logit_slack for method in draws)
     decoder = decoder_of(plan.terms, model)
-    shapes = [asdict(own.pass_shape(method, model)) for method, own in draws]
+    shapes = [asdict(method.pass_shape(model)) for method in draws]
     passes = PassShape(**{field: max(shape[field] for shape in shapes) for field in shapes[0]})
     return cohort_audit(plan.terms, slack, decoder, model, passes), settings_of(plan.terms)

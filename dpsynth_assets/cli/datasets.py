@@ -1,10 +1,10 @@
 """`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
 
-import dataclasses
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -37,7 +37,6 @@ from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-    from dpsynth_assets.methods.provenance import InputProblem
 
 app = typer.Typer(no_args_is_help=True, help="Check and list dataset files.")
 
@@ -62,7 +61,7 @@ def check(
     checked = [check_dataset_file(path, method_problems, base_problems) for path in paths]
     problems = [problem for each in checked for problem in each.problems] + _across(paths)
     told = {
-        "problems": [dataclasses.asdict(problem) for problem in problems],
+        "problems": [asdict(problem) for problem in problems],
         "datasets": [
             {
                 "name": name,
@@ -384,15 +383,16 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     found = []
     for index, planned in enumerate(plan.methods):
         lacking = input_problems(planned, known, has_topics=plan.topics is not None)
-        found += [_as_problem(problem, index) for problem in lacking]
+        found += [_placed(problem, index) for problem in lacking]
         if planned.plan.refusal is not None and not lacking:
             found.append(_refused(planned, index))
     return [*found, *promise_problems(spec, plan), *_row_problems(spec, plan)]
 
 
-def _as_problem(problem: "InputProblem", index: int) -> Problem:
-    field = f"methods.{index}.{problem.field}" if problem.of_method else problem.field
-    return Problem(field, problem.expected, problem.got, problem.remedy)
+def _placed(problem: Problem, index: int) -> Problem:
+    """The same with its place in the file: what concerns settings is below the method's entry."""
+    below = problem.field.startswith("settings")
+    return replace(problem, field=f"methods.{index}.{problem.field}") if below else problem
 
 
 def _refused(planned: "PlannedMethod", index: int) -> Problem:

@@ -79,10 +79,9 @@ def _with_minutes(spec: Any, planned: Any, rows: list[dict[str, Any]]) -> dict[s
 def _memory(spec: Any, planned: Any) -> dict[str, dict[str, Any]]:
     """Folders -> what a pass of private prediction takes in memory, where transformers decodes."""
     from dpsynth_assets.datasets.standing import declared_base
-    from dpsynth_assets.methods.capabilities import DrawsTokens, capability
 
     base = declared_base(spec.public_data)
-    draws = [each for each in planned.methods if capability(each.method, DrawsTokens) is not None]
+    draws = [each for each in planned.methods if each.method.pass_shape is not None]
     if base is None or base.language_model.decodes_by != DEFAULT_DECODER or not draws:
         return {}
     from dpsynth_assets.attacks.circumstances import files_behind

@@ -16,7 +16,6 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind, text_of
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
 from dpsynth_assets.methods.audits import results_for
-from dpsynth_assets.methods.capabilities import ReleasesGenerator, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import EXPORTED, FINETUNED_GENERATOR
 from dpsynth_assets.paths import home
@@ -185,8 +184,7 @@ def export_generator(
         PrivacyError: The method releases no generator, or has not yet, or an attack on these very
             settings refuted their claim.
     """
-    generator = capability(planned.method, ReleasesGenerator)
-    if generator is None:
+    if planned.method.prompts is None:
         raise PrivacyError(
             f"Expected a method that releases a generator, got {planned.folder!r}, which releases "
             "a corpus alone. Export that, or name another method."
@@ -200,7 +198,7 @@ def export_generator(
     audits = [*results_for(home().audits, pairs), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
     weights = packager.store.files(charge.reservation)
-    prompts = generator.prompts(planned.method, weights)
+    prompts = planned.method.prompts(weights)
     return packager.write(
         target,
         folder=planned.folder,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.catalogue import MEDIAN_GAMMA, MEDIAN_REMOVAL, Attack
-from dpsynth_assets.methods.capabilities import Attacks, attacks_on, capability
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 DOCUMENTS = 5_000
 """Public documents, the first ones, from which the median audit fills its batches."""
+
+
+def attacks_on(method: Method[Any] | type[Method[Any]]) -> tuple[Attack, ...]:
+    """Attacks that a method can be put to."""
+    runs = {Attack.RECONSTRUCTION: method.reconstruct, Attack.MEDIAN_AUDIT: method.audit_median}
+    return tuple(attack for attack, run in runs.items() if run is not None)
 
 
 def attacked(plan: DatasetPlan, attack: Attack) -> tuple[PlannedMethod, ...]:
@@ -61,20 +67,13 @@ def reconstruct(
     from dpsynth_assets.attacks.audits.audit import AuditKind, AuditResult
     from dpsynth_assets.attacks.reconstruction import judge
 
-    attacked_by = [
-        (p, capability(p.method, Attacks)) for p in attacked(plan, Attack.RECONSTRUCTION)
-    ]
-    cases = [
-        (name, planned, own.reconstruct)
-        for name in models
-        for planned, own in attacked_by
-        if own is not None
-    ]
+    tested = attacked(plan, Attack.RECONSTRUCTION)
+    cases = [(name, planned) for name in models for planned in tested]
     found = []
-    for index, (model, planned, run) in enumerate(cases):
+    for index, (model, planned) in enumerate(cases):
         report(index / len(cases), f"{planned.folder} on the {model}")
         started = time.perf_counter()
-        written = run(planned.method, planned.plan, planned.target_epsilon, models[model])
+        written = planned.method.reconstruct(planned.target_epsilon, models[model])
         if written is None:
             continue
         name = f"{dataset}/{planned.folder}/{Attack.RECONSTRUCTION} ({model})"

@@ -3,7 +3,7 @@
 A method is bound: it holds its validated settings and the cohort's declared terms. It lists its
 stages, each of which knows what it reads and how it is run; plans them, so that each paid stage has
 the mechanism whose event is charged; and says how rows are written from what was released. A method
-whose stage releases the rows writes none. What else it can do it declares as capabilities.
+whose stage releases the rows writes none. What else it can do are attributes, None where it cannot.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from dpsynth_assets.datasets.public_spec import (
     LanguageModelSpec,
 )
 from dpsynth_assets.files.whole import Room
-from dpsynth_assets.methods.capabilities import Advice, Capability
+from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import (
     Mechanism,
@@ -166,8 +166,6 @@ class Staged(ABC, Generic[ConfigT]):
     guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
     code_version: ClassVar[str] = "1"
     """Raised when the mechanism's behaviour changes: an older release is then not reused."""
-    capabilities: ClassVar[tuple[Capability, ...]] = ()
-    """What else it can do; `capabilities.capability` looks one up."""
 
     def __init__(self, config: ConfigT, terms: CohortTerms) -> None:
         """Binds validated settings to the cohort's declared terms."""
@@ -192,6 +190,34 @@ class Method(Staged[ConfigT]):
     config_type: ClassVar[type[MethodConfig]]
     advice: ClassVar[Advice] = Advice()
     """Its tuned defaults, the settings that advice weighs, and how its budget may be split."""
+    reads_weights: ClassVar[bool] = False
+    """Whether it reads the fine-tuned weights behind `corpora`, not their rows."""
+    chooses_rows: ClassVar[bool] = False
+    """Whether its rows are some of those of `corpora`."""
+    rounds_stage: ClassVar[str | None] = None
+    """Stage that releases the rounds of a population (`evolution.population`)."""
+    protects_secrets: ClassVar[bool] = False
+    """Whether it spends the bound that is promised to secrets, by its setting `secret_share`."""
+    open_rows: Any = None
+    """(public inputs) -> a context of a `capabilities.RowSource`: rows of a chosen label, on demand
+    and at no cost, from what it released."""
+    prompts: Any = None
+    """(folder of the released weights) -> text that a row of each label is written after: its stage
+    `finetuned_generator` may be exported."""
+    pass_shape: Any = None
+    """(language model) -> the most that a forward pass holds, public: it draws from the logits of
+    private prompts, and its settings have `logit_slack`."""
+    reconstruct: Any = None
+    """(target ε, language model) -> `attacks.reconstruction.KeysWritten`: plants keys in made-up
+    records and runs its own mechanism on them; None if the budget does not reach for one key."""
+    audit_median: Any = None
+    """(target ε, public documents, public inputs, progress) -> `attacks.median_audit.MedianAudit`:
+    draws from batches of public documents as it does, and audits every token."""
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """Folders of the cohort's methods whose corpora its settings name, there or not."""
+        return ()
 
     @abstractmethod
     def plan(self, target_epsilon: float) -> MethodPlan:

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import Field
 
 from dpsynth_assets.methods.base import Method, Settings, refused
-from dpsynth_assets.methods.capabilities import BuildsOn
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import MethodPlan, Stage, Writing
 from dpsynth_assets.models.engines.protocol import open_engine, opened_once
@@ -25,16 +24,19 @@ class GeneratorChoice(Settings):
     """Folder of the DP method whose fine-tuned language model takes the place of the public one."""
 
 
-READS_GENERATOR = BuildsOn(corpora=lambda method: (method.config.generator,), weights=True)
-"""It builds on the method whose generator is the model."""
-
-
 class OnGenerator(Method[Any]):
     """What a method gains in front of its own class: its public model is the fine-tuned one.
 
     **Privacy** Every stage names the charge of the corpus that the generator wrote, so plan, label
     and lineage state both; the mechanism and its cost are those of the method alone.
     """
+
+    reads_weights = True
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The method whose generator is the model."""
+        return (self.config.generator,)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Refuses an engine with a model of its own; else the method's plan."""

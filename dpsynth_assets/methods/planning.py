@@ -20,7 +20,6 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, refused, spends
-from dpsynth_assets.methods.capabilities import ProtectsSecrets, capability
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
@@ -158,9 +157,9 @@ def _secret_shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, fl
     """Share of the secrets' bound, in one round, of each method that protects them."""
     secret = secret_terms(spec)
     claims = {
-        entry.key: found.share(_bound(entry, terms))
+        entry.key: _bound(entry, terms).config.secret_share
         for entry in spec.methods
-        if (found := capability(get_method(entry.method), ProtectsSecrets)) is not None
+        if get_method(entry.method).protects_secrets
     }
     if secret is None or not claims:
         return {}

@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, Problem, PublicDataSpec
 from dpsynth_assets.datasets.public_spec import RUNNING
-from dpsynth_assets.methods.capabilities import BuildsOn, capability, corpora_named, reads_weights
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
@@ -154,7 +153,7 @@ def _corpora(planned: "PlannedMethod", known: Methods) -> dict[str, str]:
     found = {}
     for folder in readable_corpora(planned, known):
         stages = [stage.name for stage in known[folder].plan.stages]
-        weights = reads_weights(planned.method) and FINETUNED_GENERATOR in stages
+        weights = planned.method.reads_weights and FINETUNED_GENERATOR in stages
         found[folder] = f"{folder}/{FINETUNED_GENERATOR if weights else CANDIDATE_CORPUS}"
     return found
 
@@ -223,48 +222,24 @@ _IN_WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputProblem:
-    """Why a method cannot have an input that its settings name.
-
-    Attributes:
-        field: What to correct in the dataset file: a key of the file, or below the method's entry.
-        of_method: Whether `field` lies below the method's entry.
-        expected: What should be there.
-        got: What is there; public words of the dataset file.
-        remedy: What to do, a sentence.
-    """
-
-    field: str
-    of_method: bool = True
-    expected: str
-    got: str
-    remedy: str
-
-    def __str__(self) -> str:
-        """Writes the line that a plan refuses with."""
-        return f"Expected {self.expected}, got {self.got}. {self.remedy}"
-
-
-def input_problems(
-    planned: "PlannedMethod", known: Methods, *, has_topics: bool
-) -> list[InputProblem]:
+def input_problems(planned: "PlannedMethod", known: Methods, *, has_topics: bool) -> list[Problem]:
     """Lists what a method builds on that is not there; empty if all of it is."""
     topics = [] if has_topics else _topic_problems(planned)
-    found = [_corpus_problem(planned, folder, known) for folder in corpora_named(planned.method)]
+    found = [_corpus_problem(planned, folder, known) for folder in planned.method.corpora]
     return topics + [problem for problem in found if problem is not None]
 
 
 def readable_corpora(planned: "PlannedMethod", known: Methods) -> tuple[str, ...]:
     """Folders that a method's settings name and whose corpora it can read, without a circle."""
-    named = corpora_named(planned.method)
+    named = planned.method.corpora
     return tuple(folder for folder in named if _unreadable(planned, folder, known) is None)
 
 
 def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: bool) -> str | None:
     """What is wrong with its own inputs, or else which method behind it is refused."""
     if problems := input_problems(planned, known, has_topics=has_topics):
-        return str(problems[0])
+        first = problems[0]
+        return f"Expected {first.expected}, got {first.got}. {first.remedy}"
     for folder in _Named(known).behind(planned.folder):
         other = known[folder]
         why = [other.plan.refusal, *input_problems(other, known, has_topics=has_topics)]
@@ -276,13 +251,12 @@ def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: 
     return None
 
 
-def _topic_problems(planned: "PlannedMethod") -> list[InputProblem]:
+def _topic_problems(planned: "PlannedMethod") -> list[Problem]:
     if planned.writing is None or not planned.writing.follows_topics:
         return []
     return [
-        InputProblem(
+        Problem(
             field="topic_histogram",
-            of_method=False,
             expected=f"the released histogram of topics, which {planned.folder} follows",
             got="none",
             remedy=f"Declare topic_histogram, or drop {planned.folder} or the setting that asks "
@@ -291,14 +265,14 @@ def _topic_problems(planned: "PlannedMethod") -> list[InputProblem]:
     ]
 
 
-def _corpus_problem(planned: "PlannedMethod", folder: str, known: Methods) -> InputProblem | None:
+def _corpus_problem(planned: "PlannedMethod", folder: str, known: Methods) -> Problem | None:
     """Why a method may not build on the corpus of one folder."""
     if (problem := _unreadable(planned, folder, known)) is not None:
         return problem
     steps = [known[folder], *(known[name] for name in _Named(known).behind(folder))]
     other = next((p for p in steps if p.plan.guarantee is not GuaranteeType.DP), None)
     if other is not None:
-        return InputProblem(
+        return Problem(
             field="settings",
             expected=f"a DP corpus for {planned.folder} to build on",
             got=f"{other.folder}, which is {_IN_WORDS[other.plan.guarantee]}",
@@ -307,12 +281,12 @@ def _corpus_problem(planned: "PlannedMethod", folder: str, known: Methods) -> In
     return _no_generator(planned, known[folder]) or _nothing_to_choose(planned, known[folder])
 
 
-def _no_generator(planned: "PlannedMethod", other: "PlannedMethod") -> InputProblem | None:
+def _no_generator(planned: "PlannedMethod", other: "PlannedMethod") -> Problem | None:
     """Why the corpus of another method has no fine-tuned language model behind it."""
     fine_tunes = any(stage.releases_language_model for stage in other.plan.stages)
-    if not reads_weights(planned.method) or fine_tunes:
+    if not planned.method.reads_weights or fine_tunes:
         return None
-    return InputProblem(
+    return Problem(
         field="settings",
         expected=f"the folder of a method that fine-tunes a language model, for {planned.folder}",
         got=f"{other.folder}, which fine-tunes no model",
@@ -321,31 +295,30 @@ def _no_generator(planned: "PlannedMethod", other: "PlannedMethod") -> InputProb
     )
 
 
-def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> InputProblem | None:
+def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> Problem | None:
     """Why there is no corpus of a folder that a method could read at all."""
     name = f"the folder of another method, whose corpus {planned.folder} reads"
     remedy = f"Corpora of this file: {', '.join(_readable(planned, known)) or 'none'}."
     if folder not in known:
-        return InputProblem(field="settings", expected=name, got=repr(folder), remedy=remedy)
-    if planned.folder in {folder, *_Named(known).behind(folder)}:
+        got = repr(folder)
+    elif planned.folder in {folder, *_Named(known).behind(folder)}:
         got = f"{folder!r}, which is built on {planned.folder} itself"
-        return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
-    if not known[folder].writes_corpus:
+    elif not known[folder].writes_corpus:
         got = f"{folder!r}, which writes no corpus"
-        return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
-    return None
+    else:
+        return None
+    return Problem(field="settings", expected=name, got=got, remedy=remedy)
 
 
-def _nothing_to_choose(planned: "PlannedMethod", other: "PlannedMethod") -> InputProblem | None:
+def _nothing_to_choose(planned: "PlannedMethod", other: "PlannedMethod") -> Problem | None:
     """A method that keeps all rows of a corpus, or more, gives that corpus another name."""
     own, others = planned.writing, other.writing
-    built = capability(planned.method, BuildsOn)
-    if built is None or not built.chooses_rows or own is None or others is None:
+    if not planned.method.chooses_rows or own is None or others is None:
         return None  # How many rows a corpus of one release has is known once it was made.
     asked, there = own.rows, others.rows
     if asked < there:
         return None
-    return InputProblem(
+    return Problem(
         field="settings.rows",
         expected=f"fewer rows than {other.folder} writes ({there}), to choose among them",
         got=str(asked),
@@ -369,4 +342,4 @@ class _Named(Provenance):
 
     def reads(self, name: str) -> list[str]:
         """Folders that a method's settings name and that are there."""
-        return [each for each in corpora_named(self._known[name].method) if each in self._known]
+        return [each for each in self._known[name].method.corpora if each in self._known]

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dpsynth_assets.attacks.catalogue import CLAIMS
 from dpsynth_assets.files.kept import JSON, found, version_of
 from dpsynth_assets.files.whole import write_whole
+from dpsynth_assets.methods.attack_runs import attacks_on as attacks_declared
 from dpsynth_assets.methods.base import REJECTION, Method
-from dpsynth_assets.methods.capabilities import attacks_on as attacks_declared
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home

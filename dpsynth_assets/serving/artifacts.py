@@ -9,7 +9,7 @@ from typing import Any
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.package import last_release, refuse_refuted
 from dpsynth_assets.methods.audits import results_for
-from dpsynth_assets.methods.capabilities import RowSource, ServesRows, capability
+from dpsynth_assets.methods.capabilities import RowSource
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
@@ -53,7 +53,7 @@ class Cohort:
         """
         name = f"{self.spec.name}/{planned.folder}"
         paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]
-        if capability(planned.method, ServesRows) is None or not paid:
+        if planned.method.open_rows is None or not paid:
             raise PrivacyError(
                 f"Expected a method whose release writes rows on demand, got {name}: its rows are "
                 "themselves the release. `dpsynth export` packs them."
@@ -143,10 +143,13 @@ class Artifact:
         Raises:
             PrivacyError: A public artifact is another one than the release was made with.
         """
-        served, writing = capability(self.planned.method, ServesRows), self.planned.writing
-        if served is None or writing is None:
+        writing = self.planned.writing
+        if writing is None:
             raise TypeError(f"Expected a method that serves rows, got {self.name}.")
-        return served.open(self.planned.method, self._inputs(writing))
+        opened: AbstractContextManager[RowSource] = self.planned.method.open_rows(
+            self._inputs(writing)
+        )
+        return opened
 
     def _inputs(self, writing: Writing) -> PublicInputs:
         """Public artifacts and releases, as a corpus is written from them."""

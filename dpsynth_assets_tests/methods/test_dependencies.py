@@ -167,10 +167,7 @@ def test_a_problem_names_the_field_to_mend():
     plan = plan_of(resampled("nobody"), topic_histogram=None)
     known = {planned.folder: planned for planned in plan.methods}
     problems = input_problems(plan.method("resampled"), known, has_topics=False)
-    assert [(p.field, p.of_method) for p in problems] == [
-        ("topic_histogram", False),
-        ("settings", True),
-    ]
+    assert [problem.field for problem in problems] == ["topic_histogram", "settings"]
 
 
 def test_an_unknown_folder_is_named():

@@ -12,7 +12,6 @@ import pytest
 
 from dpsynth_assets import PublicBase
 from dpsynth_assets.method_run import InOrder
-from dpsynth_assets.methods.capabilities import corpora_named
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
@@ -64,7 +63,7 @@ class House:
         """The plan of a method, after all that it builds on was released."""
         plan = self.runner.plan
         (wanted,) = [each for each in plan.methods if each.method.name == method]
-        for part in (*plan.shared, *map(plan.method, corpora_named(wanted.method))):
+        for part in (*plan.shared, *map(plan.method, wanted.method.corpora)):
             self.run.release(part)
         return wanted
 

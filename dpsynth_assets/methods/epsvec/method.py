@@ -10,9 +10,7 @@ from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
-    Capability,
     DeclaredFacts,
-    ServesRows,
     behind,
 )
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
@@ -30,7 +28,7 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
+from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.rejection_sampling import RowFilter, settings_of
 from dpsynth_assets.methods.stages import (
@@ -266,8 +264,6 @@ class EpsVec(Method[EpsVecConfig]):
         """
         yield VectorRows(self._writer(public))
 
-    capabilities: ClassVar[tuple[Capability, ...]] = (ServesRows(open_rows),)
-
     def _writer(self, public: PublicInputs) -> Writer:
         work = self._work(public)
         return Writer(
@@ -314,5 +310,3 @@ class EpsVecOnGenerator(OnGenerator, EpsVec):
         """Opens released shots and vectors on the generator they were made with."""
         with super().open_rows(self._on_generator(public)) as rows:
             yield rows
-
-    capabilities = (READS_GENERATOR, ServesRows(open_rows))

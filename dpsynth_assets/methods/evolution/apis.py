@@ -8,9 +8,10 @@ private record never enters one.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from dpsynth_assets.methods.evolution.prompts import (
     read_prompt,
 )
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.engines import Engine, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.row_rules import FREE, TextForm
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 ShareCallback = Callable[[float], None]
 
 
-class TextApi(Protocol):
+class TextApi(ABC):
     """Writes texts for labels, and texts like other texts."""
 
     def random(
@@ -55,6 +56,7 @@ class TextApi(Protocol):
             seed: Public; equal calls give equal texts where the engine keeps seeds.
             progress: Told the share done.
         """
+        return self.written(labels, None, 1.0, seed, progress)
 
     def vary(
         self,
@@ -74,9 +76,22 @@ class TextApi(Protocol):
             seed: Public.
             progress: Told the share done.
         """
+        written = self.written(labels, texts, degree, seed, progress)
+        return [new or old for new, old in zip(written, texts, strict=True)]
+
+    @abstractmethod
+    def written(
+        self,
+        labels: Sequence[str],
+        texts: Sequence[str] | None,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None,
+    ) -> list[str]:
+        """Writes a text for each label, like those that are given (None: from nothing)."""
 
 
-class PublicModelApi:
+class PublicModelApi(TextApi):
     """A causal language model in its own document format; varies a text by writing its end again.
 
     Args:
@@ -111,26 +126,34 @@ class PublicModelApi:
         text = self._label_texts[label]
         return self.language_model.prompt_ids(text, [], self._config.max_new_tokens)
 
-    def random(
-        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
-    ) -> list[str]:
-        """See `TextApi.random`."""
-        return self._continued(labels, [[]] * len(labels), seed, Provenance.PUBLIC, progress)
-
-    def vary(
+    def written(
         self,
-        texts: Sequence[str],
         labels: Sequence[str],
-        *,
+        texts: Sequence[str] | None,
         degree: float,
         seed: int,
-        progress: ShareCallback | None = None,
+        progress: ShareCallback | None,
     ) -> list[str]:
-        """See `TextApi.vary`."""
-        anew = np.random.default_rng(seed).uniform(degree / 2.0, 1.5 * degree, len(texts))
-        kept = [self._beginning(*each) for each in zip(texts, anew.tolist(), strict=True)]
-        written = self._continued(labels, kept, seed, Provenance.RELEASED, progress)
-        return [new or old for new, old in zip(written, texts, strict=True)]
+        """See `TextApi.written`."""
+        beginnings: list[list[int]] = [[]] * len(labels)
+        if texts is not None:
+            anew = np.random.default_rng(seed).uniform(degree / 2.0, 1.5 * degree, len(texts))
+            beginnings = [self._beginning(*each) for each in zip(texts, anew.tolist(), strict=True)]
+        prompts = [
+            self.prompt(label) + beginning
+            for label, beginning in zip(labels, beginnings, strict=True)
+        ]
+        limits = tuple(self._config.max_new_tokens - len(beginning) for beginning in beginnings)
+        sampling = self._form.constrained(self._config.sampling(seed, limits), beginnings)
+        made = self.engine.generate(
+            prompts, sampling, provenance=_provenance(texts), progress=progress
+        )
+        return [
+            self._form.read(
+                self.language_model.read_text([*beginning, *new.token_ids])[0], ended=new.finished
+            )
+            for beginning, new in zip(beginnings, made, strict=True)
+        ]
 
     def _beginning(self, text: str, anew: float) -> list[int]:
         """First tokens of a text; room is left for one new token."""
@@ -140,32 +163,8 @@ class PublicModelApi:
             return kept
         return self.engine.constraint(self._form.schema, self._form.text_start).begun(kept)
 
-    def _continued(
-        self,
-        labels: Sequence[str],
-        beginnings: Sequence[list[int]],
-        seed: int,
-        provenance: Provenance,
-        progress: ShareCallback | None,
-    ) -> list[str]:
-        """Whole texts: each beginning and what the model makes of it."""
-        longest = self._config.max_new_tokens
-        prompts = [
-            self.prompt(label) + beginning
-            for label, beginning in zip(labels, beginnings, strict=True)
-        ]
-        limits = tuple(longest - len(beginning) for beginning in beginnings)
-        sampling = self._form.constrained(self._config.sampling(seed, limits), beginnings)
-        written = self.engine.generate(prompts, sampling, provenance=provenance, progress=progress)
-        return [
-            self._form.read(
-                self.language_model.read_text([*beginning, *new.token_ids])[0], ended=new.finished
-            )
-            for beginning, new in zip(beginnings, written, strict=True)
-        ]
 
-
-class EngineApi:
+class EngineApi(TextApi):
     """Any engine, told what to write by two prompt files.
 
     Args:
@@ -193,59 +192,39 @@ class EngineApi:
         self._form = replace(form, text_start="")  # Prompt files open no text.
         self._random_prompt, self._variation_prompt = random_prompt, variation_prompt
 
-    def random(
-        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
-    ) -> list[str]:
-        """See `TextApi.random`."""
-        prompts = [
-            self._random_prompt.written(self._variables[label], _row_rng(seed, row))
-            for row, label in enumerate(labels)
-        ]
-        sampling = self._config.sampling(seed, self._config.max_new_tokens)
-        return self._texts(prompts, sampling, Provenance.PUBLIC, progress)
-
-    def vary(
+    def written(
         self,
-        texts: Sequence[str],
         labels: Sequence[str],
-        *,
+        texts: Sequence[str] | None,
         degree: float,
         seed: int,
-        progress: ShareCallback | None = None,
-    ) -> list[str]:
-        """See `TextApi.vary`."""
-        prompts = []
-        for row, (text, label) in enumerate(zip(texts, labels, strict=True)):
-            rng = _row_rng(seed, row)
-            rng.normal()  # Once the spread of {word_count}: later draws stay what they were.
-            variables = {
-                **self._variables[label],
-                SAMPLE: text,
-                MASKED_SAMPLE: masked(text, degree, rng),
-                WORD_COUNT: str(max(1, len(text.split()))),
-            }
-            prompts.append(self._variation_prompt.written(variables, rng))
-        sampling = self._config.sampling(seed, self._config.max_new_tokens)
-        written = self._texts(prompts, sampling, Provenance.RELEASED, progress)
-        return [new or old for new, old in zip(written, texts, strict=True)]
-
-    def _texts(
-        self,
-        prompts: "Sequence[Prompt]",
-        sampling: Sampling,
-        provenance: Provenance,
         progress: ShareCallback | None,
     ) -> list[str]:
-        constrained = self._form.constrained(sampling)
-        written = self._engine.generate(
-            prompts, constrained, provenance=provenance, progress=progress
+        """See `TextApi.written`."""
+        prompts: list[Prompt] = []
+        for row, label in enumerate(labels):
+            rng = np.random.default_rng([seed, row])  # Regardless of the other rows.
+            prompt, variables = self._random_prompt, self._variables[label]
+            if texts is not None:
+                rng.normal()  # Once the spread of {word_count}: later draws stay what they were.
+                prompt = self._variation_prompt
+                variables = {
+                    **variables,
+                    SAMPLE: texts[row],
+                    MASKED_SAMPLE: masked(texts[row], degree, rng),
+                    WORD_COUNT: str(max(1, len(texts[row].split()))),
+                }
+            prompts.append(prompt.written(variables, rng))
+        sampling = self._form.constrained(self._config.sampling(seed, self._config.max_new_tokens))
+        made = self._engine.generate(
+            prompts, sampling, provenance=_provenance(texts), progress=progress
         )
-        return [self._form.read(each.text.strip(), ended=each.finished) for each in written]
+        return [self._form.read(each.text.strip(), ended=each.finished) for each in made]
 
 
-def _row_rng(seed: int, row: int) -> np.random.Generator:
-    """Public randomness of one row, regardless of the other rows."""
-    return np.random.default_rng([seed, row])
+def _provenance(texts: Sequence[str] | None) -> Provenance:
+    """Prompts are public where no text is shown, and else as released as the texts."""
+    return Provenance.PUBLIC if texts is None else Provenance.RELEASED
 
 
 def open_api(

@@ -10,10 +10,8 @@ from typing import ClassVar, TypeVar
 from dpsynth_assets.methods.base import mechanism_of, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Advice,
-    BuildsOn,
     Candidate,
     DeclaredFacts,
-    Evolves,
     behind,
 )
 from dpsynth_assets.methods.evolution.config import (
@@ -152,7 +150,6 @@ class AugPe(VotedEvolution[AugPeConfig]):
     # A population as large as the corpus: votes choose its rows themselves.
     advice = Advice(
         candidates=lambda facts: (Candidate(line="aug_pe", settings=evolution_settings(facts)),),
-        for_rows=lambda rows: {"population": rows},
     )
 
 
@@ -173,7 +170,11 @@ class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
     title: ClassVar[str] = "Aug-PE from another corpus"
     config_type = AugPeFromCorpusConfig
     advice = Advice(candidates=_after_ctcl)
-    capabilities = (Evolves(STAGE), BuildsOn(corpora=lambda own: (own.config.corpus,)))
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The corpus that the evolution starts from."""
+        return (self.config.corpus,)
 
     def stages(self) -> tuple[Stage, ...]:
         """That of Aug-PE, which reads the other corpus."""

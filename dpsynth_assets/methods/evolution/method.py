@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
-from dpsynth_assets.methods.capabilities import Capability, DeclaredFacts, Evolves
+from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import (
     LAST_DEGREE,
@@ -171,7 +171,7 @@ def evolution_settings(facts: DeclaredFacts) -> dict[str, Any]:
 class EvolutionMethod(Method[EvolutionT]):
     """A population evolves under released votes; rows are its survivors and their variations."""
 
-    capabilities: ClassVar[tuple[Capability, ...]] = (Evolves(STAGE),)
+    rounds_stage = STAGE
 
     def shared_out(self, places: int) -> np.ndarray:
         """Places of each label, as equal as they can be: (L,) int64.

@@ -42,12 +42,6 @@ class Population:
     parents: np.ndarray = field(repr=False)
     born: np.ndarray = field(repr=False)
 
-    def __post_init__(self) -> None:
-        """Refuses columns of different lengths."""
-        lengths = {len(self.texts), len(self.labels), len(self.parents), len(self.born)}
-        if len(lengths) != 1:
-            raise ValueError(f"Expected columns of one length, got lengths {sorted(lengths)}.")
-
     @classmethod
     def random(cls, texts: Sequence[str], labels: np.ndarray) -> "Population":
         """Texts of the first generation."""

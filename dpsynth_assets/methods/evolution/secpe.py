@@ -15,8 +15,6 @@ from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
     DeclaredFacts,
-    Evolves,
-    ProtectsSecrets,
 )
 from dpsynth_assets.methods.evolution.config import (
     PUBLIC_DOCUMENTS,
@@ -151,7 +149,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
     guarantee = GuaranteeType.SECRET
     config_type = SecPeConfig
     advice = Advice(candidates=_for_secrets)
-    capabilities = (Evolves(STAGE), ProtectsSecrets(lambda own: own.config.secret_share))
+    protects_secrets = True
 
     @property
     def public_inputs(self) -> frozenset[str]:

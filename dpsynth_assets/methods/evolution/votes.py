@@ -60,7 +60,6 @@ def nearest_candidates(
 
     **Privacy** Private until noise is added. Entry i depends on record i and the candidates only.
     """
-    _check(vectors, vector_labels, candidates, candidate_labels)
     public = PublicRows(candidates, distance=True)
     groups = _by_label(public, np.asarray(candidate_labels))
     return nearest_rows_of_labels(vectors, np.asarray(vector_labels), public, groups, norms=norms)
@@ -99,21 +98,6 @@ def _by_label(public: PublicRows, labels: np.ndarray) -> dict[int, Group]:
     ends = np.flatnonzero(np.diff(labels[order])) + 1
     parts = np.split(order, ends) if len(order) else []
     return {int(labels[numbers[0]]): public.group(numbers) for numbers in parts}
-
-
-def _check(
-    vectors: np.ndarray,
-    vector_labels: np.ndarray,
-    candidates: np.ndarray,
-    candidate_labels: np.ndarray,
-) -> None:
-    shapes = [np.shape(part) for part in (vectors, vector_labels, candidates, candidate_labels)]
-    if len(shapes[0]) != 2 or len(shapes[2]) != 2 or shapes[0][1] != shapes[2][1]:
-        raise ValueError(
-            f"Expected vectors (N, d) and candidates (C, d), got {shapes[0]} and {shapes[2]}."
-        )
-    if shapes[1] != shapes[0][:1] or shapes[3] != shapes[2][:1]:
-        raise ValueError("Expected one label for each vector and for each candidate, got others.")
 
 
 VOTES_PER_RECORD = 1

@@ -17,8 +17,6 @@ from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
     DeclaredFacts,
-    ReleasesGenerator,
-    ServesRows,
 )
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
@@ -325,8 +323,6 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
                 known.labels, encoder.condition_ids(conditions, bound), strict=True
             )
         }
-
-    capabilities = (ServesRows(open_rows), ReleasesGenerator(prompts))
 
     def _inputs(self, public: PublicInputs) -> GeneratorInputs:
         start = self.starts_from(public)

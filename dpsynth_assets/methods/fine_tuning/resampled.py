@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.methods.base import Method, planned
-from dpsynth_assets.methods.capabilities import Advice, BuildsOn
+from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
 from dpsynth_assets.methods.inputs import (
@@ -36,7 +36,12 @@ class Resampled(Method[ResampledConfig]):
     arxiv = "2402.13659"
     config_type = ResampledConfig
     advice = Advice(unadvised="it chooses rows of another method's corpus and writes no rows")
-    capabilities = (BuildsOn(corpora=lambda own: (own.config.corpus,), chooses_rows=True),)
+    chooses_rows = True
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The corpus whose rows it keeps."""
+        return (self.config.corpus,)
 
     def writing(self) -> Writing:
         """Rows follow the released histogram; their topics come from the public topic model."""

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.capabilities import HISTOGRAM, NUMBER, Advice, DrawsTokens
-from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
+from dpsynth_assets.methods.capabilities import HISTOGRAM, NUMBER, Advice
+from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
     InvisibleInkConfig,
@@ -294,4 +294,4 @@ class MeanSvtOnGenerator(OnGenerator, MeanSvt):
         unadvised="it uses another method's generator, which is charged in addition",
     )
     # No attack: it plants keys before any generator exists; `mean_svt` draws alike.
-    capabilities = (READS_GENERATOR, DrawsTokens(BatchPrediction.pass_shape))
+    reconstruct = None  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpsynth_assets.methods.base import mechanism_of
-from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
+from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
@@ -83,10 +83,7 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         defaults=suited({"clip_bound": 8.0}),
         unadvised="its ε is known only afterwards (ex post); declare accepts_ex_post",
     )
-    capabilities = (
-        DrawsTokens(BatchPrediction.pass_shape),
-        Attacks(reconstruct=BatchPrediction.reconstruct, audit_median=audit_median),
-    )
+    audit_median = audit_median
     needs_embeddings = True
 
     @property

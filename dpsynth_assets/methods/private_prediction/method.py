@@ -10,12 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
-from dpsynth_assets.methods.capabilities import (
-    Attacks,
-    Capability,
-    DrawsTokens,
-    corpora_named,
-)
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import (
     PublicInputs,
@@ -183,7 +177,7 @@ class BatchPrediction(Method[BatchesT]):
         read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
         corpora = {
             folder: inputs.get(f"corpus:{folder}", inputs[folder])
-            for folder in corpora_named(self)
+            for folder in self.corpora
             if folder in inputs
         }
         return {"inputs": with_corpora_behind(read, corpora)}
@@ -287,20 +281,10 @@ class BatchPrediction(Method[BatchesT]):
             costs=costs,
         )
 
-    def reconstruct(
-        self,
-        plan: MethodPlan,  # noqa: ARG002 - made again for keys, by the same target
-        target_epsilon: float,
-        model: Any,
-    ) -> "KeysWritten | None":
+    def reconstruct(self, target_epsilon: float, model: Any) -> "KeysWritten | None":
         """Runs the method on planted keys (`planted_keys`)."""
         task = batches_task(self, target_epsilon, model)
         return None if task is None else task.run()
-
-    capabilities: ClassVar[tuple[Capability, ...]] = (
-        DrawsTokens(pass_shape),
-        Attacks(reconstruct=reconstruct),
-    )
 
     def planned_tokens(
         self, mechanism: Any, parameters: Mapping[str, Any], target_epsilon: float

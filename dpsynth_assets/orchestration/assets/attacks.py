@@ -22,11 +22,11 @@ from dpsynth_assets.methods.attack_runs import (
     DOCUMENTS,
     Reconstruction,
     attacked,
+    attacks_on,
     median_results,
     public_records,
     reconstruct,
 )
-from dpsynth_assets.methods.capabilities import Attacks, attacks_on, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.work import LANGUAGE_MODEL
@@ -306,10 +306,7 @@ def _audited(
     results: list[AuditResult] = []
     for planned in medians:
         started = time.perf_counter()
-        own = capability(planned.method, Attacks)
-        if own is None or own.audit_median is None:
-            raise TypeError(f"Expected a method that draws from medians, got {planned.folder}.")
-        audit = own.audit_median(planned.method, planned.target_epsilon, records, public, report)
+        audit = planned.method.audit_median(planned.target_epsilon, records, public, report)
         gaps[planned.folder] = audit.batches
         settings = _settings(planned, plan, manifest)
         results += [

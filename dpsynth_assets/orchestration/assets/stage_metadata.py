@@ -13,7 +13,6 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.files.kept import version_of
-from dpsynth_assets.methods.capabilities import Evolves, capability
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.population import generation_facts, read_generations
@@ -181,9 +180,9 @@ ROUNDS = "rounds"
 
 def evolution_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """One asset for each evolving method of a dataset."""
-    evolving = [(planned, capability(planned.method, Evolves)) for planned in plan.methods]
+    stages = [(planned, planned.method.rounds_stage) for planned in plan.methods]
     return dg.Definitions(
-        assets=[_rounds(spec, planned, own.stage) for planned, own in evolving if own is not None]
+        assets=[_rounds(spec, planned, stage) for planned, stage in stages if stage is not None]
     )
 
 

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from dpsynth_assets.methods.evolution.population import NO_PARENT, Population
 
@@ -23,8 +22,3 @@ def test_a_population_survives_a_file():
     assert read.texts == population.texts
     for name in ("labels", "parents", "born"):
         assert getattr(read, name).tolist() == getattr(population, name).tolist()
-
-
-def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="one length"):
-        Population(("a",), np.zeros(2), np.zeros(1), np.zeros(1))

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
@@ -66,18 +65,3 @@ def test_labels_without_candidates_give_no_vote():
     assert nearest_candidates(
         np.empty((0, 6), np.float32), np.empty(0, int), unit_rows(2, 6, 1), np.zeros(2, int)
     ).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("vectors", "labels", "candidates", "theirs"),
-    [
-        (np.zeros((3, 4)), np.zeros(3), np.zeros((2, 5)), np.zeros(2)),
-        (np.zeros((3, 4)), np.zeros(2), np.zeros((2, 4)), np.zeros(2)),
-        (np.zeros((3, 4)), np.zeros(3), np.zeros((2, 4)), np.zeros(3)),
-        (np.zeros(3), np.zeros(3), np.zeros((2, 4)), np.zeros(2)),
-        (np.zeros((3, 4)), np.zeros(3), np.full((2, 4), np.nan), np.zeros(2)),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused(vectors, labels, candidates, theirs):
-    with pytest.raises(ValueError, match="Expected"):
-        nearest_candidates(vectors, labels, candidates, theirs)

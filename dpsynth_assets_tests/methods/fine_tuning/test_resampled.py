@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.methods.capabilities import corpora_named
 from dpsynth_assets.methods.fine_tuning import Resampled
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.resampled import choose_rows, quotas
@@ -115,7 +114,7 @@ def test_it_spends_nothing_and_says_what_it_builds_on(cases):
     assert not plan.stages
     assert plan.refusal is None
     assert method.stages() == ()
-    assert corpora_named(method) == ("other",)
+    assert method.corpora == ("other",)
     assert method.writing().follows_topics
 
 
