@@ -14,7 +14,6 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.attacks.audits.token_choices import EqualBatches
 from dpsynth_assets.privacy import sparse_vector
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
@@ -24,16 +23,11 @@ ROUNDING = 1 + 1e-7
 """Thousands of float64 logarithms are summed."""
 PUBLIC = torch.tensor([[40.0, -40.0, -40.0]])
 ADVERSARIAL = np.where(np.arange(12) == 5, 60.0, -60.0)
+SETTINGS = {"expected_batch_size": 1, "noise_scale": 2.0, "threshold": 1.0}
 
 
 def public_test(kind=PublicTokenTest, **changes):
-    fields = {
-        "expected_batch_size": 1,
-        "noise_scale": 2.0,
-        "threshold": 1.0,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return batched(kind, **(fields | changes))
+    return batched(kind, **(SETTINGS | changes))
 
 
 # Exact transcripts

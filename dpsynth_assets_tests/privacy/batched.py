@@ -5,13 +5,18 @@ from dataclasses import fields
 import torch
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 VOCABULARY = 257
 TERMS = {field.name for field in fields(BatchTerms)}
 
 
 def batched(kind, **settings):
-    """Makes a mechanism of `kind` whose `batch` holds those of the settings that it knows."""
+    """Makes a mechanism of `kind` whose `batch` holds those of the settings that it knows.
+
+    The relation is add-remove unless another is given.
+    """
+    settings = {"relation": NeighboringRelation.ADD_REMOVE} | settings
     terms = {name: settings.pop(name) for name in TERMS & set(settings)}
     return kind(batch=BatchTerms(**terms), **settings)
 

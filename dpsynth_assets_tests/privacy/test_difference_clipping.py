@@ -1,11 +1,11 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import difference_scores_oracle
@@ -14,14 +14,9 @@ VOCABULARY = 257
 EVERY = torch.arange(VOCABULARY)
 
 
-def mechanism(**changes):
-    fields = {
-        "clip_bound": 1.0,
-        "temperature": 1.2,
-        "expected_batch_size": 4,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return batched(DifferenceTokenMechanism, **(fields | changes))
+mechanism = partial(
+    batched, DifferenceTokenMechanism, clip_bound=1.0, temperature=1.2, expected_batch_size=4
+)
 
 
 def batches(seed=0):

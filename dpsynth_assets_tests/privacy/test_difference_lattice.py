@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,21 +12,15 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy import clipping, difference_clipping, difference_lattice
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 300
 LATTICE = DifferenceLattice(1.0, 8)
 
 
-def mechanism(**changes):
-    fields = {
-        "clip_bound": 1.0,
-        "temperature": 1.2,
-        "expected_batch_size": 8,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return batched(DifferenceTokenMechanism, **(fields | changes))
+mechanism = partial(
+    batched, DifferenceTokenMechanism, clip_bound=1.0, temperature=1.2, expected_batch_size=8
+)
 
 
 def near_tie(draw, tokens, lattice=LATTICE):

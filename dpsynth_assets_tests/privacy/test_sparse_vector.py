@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,14 +22,9 @@ from dpsynth_assets_tests.privacy.oracles import distance_oracle
 RELATIONS = list(NeighboringRelation)
 
 
-def public_test(**changes):
-    fields = {
-        "expected_batch_size": 4,
-        "noise_scale": 0.2,
-        "threshold": 0.5,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return batched(PublicTokenTest, **(fields | changes))
+public_test = partial(
+    batched, PublicTokenTest, expected_batch_size=4, noise_scale=0.2, threshold=0.5
+)
 
 
 @pytest.fixture
