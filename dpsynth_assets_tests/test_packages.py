@@ -16,8 +16,8 @@ from dpsynth_assets.exports.package import (
     write_corpus,
     write_generator,
 )
-from dpsynth_assets.exports.proof import LONGEST_FILE, PROOF_FILE, text_of
-from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
+from dpsynth_assets.exports.proof import PROOF_FILE
+from dpsynth_assets.exports.verification import LONGEST_FILE, _refuse_bombs, verify_package
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.corpora import publish_corpus
@@ -93,14 +93,13 @@ def test_a_package_that_does_not_end_is_not_read(package, name):
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         file.unlink(missing_ok=True)
         make(file)
-        with pytest.raises(OSError, match="expected a file, got something else"):
-            text_of(file)
         (problem,) = verify_package(package).problems
         assert problem == f"{name}: expected a file or a folder, got something else."
     file.unlink()
     with file.open("wb") as sparse:
         sparse.truncate(LONGEST_FILE + 1)
-    assert verify_package(package).problems == (f"{name}: expected at most 64 GiB, got more.",)
+    (problem,) = verify_package(package).problems
+    assert problem.startswith(f"{name}: expected at most ")
 
 
 @pytest.mark.parametrize("bound", ["ROWS", "BYTES"])

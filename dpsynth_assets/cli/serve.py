@@ -57,13 +57,12 @@ def serve(  # noqa: PLR0913 - one option a setting
     """
     from dpsynth_assets.models.engines import EngineError
     from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
-    from dpsynth_assets.serving.app import Endpoint, Limits, RowServer, Served
+    from dpsynth_assets.serving.app import Endpoint, RowServer, Served
     from dpsynth_assets.serving.row_queue import RowQueue
 
     token = os.environ.get(TOKEN, "")
     _expect_private(host, token, tls_certificate, tls_key)
     expect_free(host, port)
-    limits = Limits(rows=rows, waiting=max(rows, waiting))
     spec = find_cohort(cohort)
     canaries = _canaries(spec)
     with ExitStack() as opened:
@@ -77,17 +76,16 @@ def serve(  # noqa: PLR0913 - one option a setting
             labels = ", ".join(map(repr, source.labels))
             typer.echo(f"{artifact.name}: {source.engine}, labels {labels}", err=True)
         sources = {name: each.source for name, each in served.items()}
-        room = {"batch_rows": limits.batch_rows, "most_waiting": limits.waiting}
-        queue = RowQueue(sources, canaries=canaries, **room)
+        queue = RowQueue(sources, canaries=canaries, most_waiting=max(rows, waiting))
         opened.callback(queue.close)
-        endpoint = Endpoint(served=served, queue=queue, limits=limits, token=token)
+        endpoint = Endpoint(served=served, queue=queue, most_rows=rows, token=token)
         scheme = "http" if tls_certificate is None else "https"
         typer.echo(f"Serving on {scheme}://{host}:{port}/v1 (Ctrl-C ends it)", err=True)
         address = {"host": host, "port": port}
         address |= {"ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
         app = Guard(endpoint.app(), hosts=declared_hosts())
         with suppress(KeyboardInterrupt):
-            RowServer(app, queue, connections=limits.connections, **address).run()
+            RowServer(app, queue, **address).run()
 
 
 def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":

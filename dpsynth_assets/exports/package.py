@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind, text_of
+from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
 from dpsynth_assets.methods.audits import results_for
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
@@ -297,7 +297,7 @@ def write_again(source: Path, folder: Path, label: Mapping[str, Any], hub: HubFa
     if label["subject"]["kind"] == CORPUS:
         write_corpus(folder, label, pl.read_parquet(source / "data"), hub)
         return
-    prompts = json.loads(text_of(source / PROMPTS_FILE))
+    prompts = json.loads((source / PROMPTS_FILE).read_text(encoding="utf-8"))
     _write_prompts(folder, label, prompts, hub)
 
 

@@ -1,19 +1,9 @@
-"""The ledger entries behind a package, each with its path to a head (`privacy.ledger.proof`).
+"""The ledger entries behind a package, each with its path to a head (`privacy.ledger.proof`)."""
 
-A stranger may have made a package, so of its files only regular ones are read, up to a size. A
-FIFO, a device or a link to one would hold the reader or never end; a file that is swapped while it
-is opened is still only read as far as it was long when it was opened.
-"""
-
-import hashlib
 import json
-import os
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
@@ -22,13 +12,6 @@ from dpsynth_assets.privacy.ledger.schema import RECOVERY, RESERVE
 
 PROOF_FILE = "ledger_proof.json"
 SCHEMA = "dpsynth/ledger-proof/1"
-
-LONGEST_TEXT = 1 << 26
-"""Bytes of a label, a card, a proof or prompts: a proof of 30,000 entries."""
-LONGEST_FILE = 1 << 36
-"""Bytes of a file of rows or weights."""
-
-_CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +78,7 @@ class LedgerProof:
             PrivacyError: There is none, or it cannot be read, or an entry leads to another head.
         """
         try:
-            found = cls._parsed(text_of(folder / PROOF_FILE))
+            found = cls._parsed((folder / PROOF_FILE).read_text(encoding="utf-8"))
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PrivacyError("expected a readable proof, got no file or another one.") from None
@@ -123,42 +106,3 @@ def entries_behind(entries: Sequence[LedgerEntry], cohort: str, last: int) -> li
     """Entries from which a label of a cohort follows, up to entry `last`."""
     seen = (each for each in entries if each.seq <= last)
     return [each for each in seen if each.cohort == cohort or each.kind == RECOVERY]
-
-
-def text_of(path: Path) -> str:
-    """A text file in UTF-8.
-
-    Raises:
-        OSError: It is no regular file, or too long.
-        ValueError: It is not UTF-8.
-    """
-    with _opened(path, LONGEST_TEXT) as (file, length):
-        return file.read(length).decode("utf-8")
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal.
-
-    Raises:
-        OSError: It is no regular file, or too long.
-    """
-    digest = hashlib.sha256()
-    with _opened(path, LONGEST_FILE) as (file, length):
-        left = length
-        while block := file.read(min(left, _CHUNK_BYTES)):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest()
-
-
-@contextmanager
-def _opened(path: Path, longest: int) -> Iterator[tuple[BinaryIO, int]]:
-    """The open file and its length; opening it never waits for a writer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path.name}: expected a file, got something else.")
-        if found.st_size > longest:
-            raise OSError(f"{path.name}: expected at most {longest} bytes, got {found.st_size}.")
-        yield file, found.st_size

@@ -18,14 +18,8 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.exports.package import MECHANISM, PROMPTS_FILE, RELEASE, write_again
-from dpsynth_assets.exports.proof import (
-    LONGEST_FILE,
-    PROOF_FILE,
-    LedgerProof,
-    digest_of,
-    text_of,
-)
-from dpsynth_assets.files.whole import file_digests, file_names
+from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
+from dpsynth_assets.files.whole import digest_of, file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
@@ -38,10 +32,16 @@ from dpsynth_assets.releases.store import FILES, ROWS, files_digest, rows_digest
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 
+_TEXTS = {PROOF_FILE, LABEL_FILE, CARD_FILE, PROMPTS_FILE}
+"""What stands beside rows or weights."""
+
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+LONGEST_TEXT, LONGEST_FILE = 1 << 26, 1 << 36
+"""Bytes of a label, a card, prompts or a proof (of 30,000 entries); of a file of rows or weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +112,23 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
 
 
 def _odd_files(folder: Path) -> list[str]:
-    """Names what cannot be read to its end, before anything is read."""
-    paths = sorted(folder.rglob("*"))
+    """Names what cannot be read to its end, before anything is read.
+
+    A stranger may have made a package: a FIFO, a device or a link to one would hold the reader or
+    never end.
+    """
     return [
         f"{path.relative_to(folder).as_posix()}: {problem}"
-        for path in paths
+        for path in sorted(folder.rglob("*"))
         if (problem := _odd(path)) is not None
     ]
 
 
 def _odd(path: Path) -> str | None:
     if path.is_file():  # Also behind a link, as the cache of the hub has it.
-        is_too_long = path.stat().st_size > LONGEST_FILE
-        return f"expected at most {LONGEST_FILE >> 30} GiB, got more." if is_too_long else None
+        longest = LONGEST_TEXT if path.name in _TEXTS else LONGEST_FILE
+        is_too_long = path.stat().st_size > longest
+        return f"expected at most {longest:,} bytes, got more." if is_too_long else None
     if path.is_dir() and not path.is_symlink():  # What is in a folder behind a link is not listed.
         return None
     return "expected a file or a folder, got something else."
@@ -132,7 +136,7 @@ def _odd(path: Path) -> str | None:
 
 def _label(folder: Path) -> dict[str, Any] | None:
     try:
-        label: dict[str, Any] = json.loads(text_of(folder / LABEL_FILE))
+        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text("utf-8"))
         _ = (
             label["subject"]["kind"],
             label["subject"]["reservation"],
@@ -193,7 +197,7 @@ def _form_problems(folder: Path, label: dict[str, Any], hub: HubFacts) -> list[s
         expected = file_digests(again)
     found = set(file_names(folder)) - {PROOF_FILE}
     if label["subject"]["kind"] == GENERATOR:  # The digest of the release covers all others.
-        found &= {LABEL_FILE, CARD_FILE, PROMPTS_FILE}
+        found &= _TEXTS
     added = [f"{name}: expected no such file in a package." for name in sorted(found - {*expected})]
     differing = [
         f"{name}: expected what polars {pl.__version__} and this version write for this package, "
@@ -220,8 +224,7 @@ def _content_problems(
         except ValueError:
             found = "another form"
     else:
-        what, written = FILES, {PROOF_FILE, LABEL_FILE, CARD_FILE, PROMPTS_FILE}
-        released = sorted(set(file_names(folder)) - written)
+        what, released = FILES, sorted(set(file_names(folder)) - _TEXTS)
         found = files_digest({name: digest_of(folder / name) for name in released})
     if found != told.get(what):
         return [f"{what}: expected the content of the paid release, got another."]

@@ -143,7 +143,7 @@ class Runner:
         if writing is None:
             raise TypeError(f"Expected a method that writes rows, got {planned.folder}.")
         number = writing.rows if rows is None else rows
-        opened = _Opened(self, self.plan.graph.nodes[planned.corpus], reads)
+        opened = Opened(self, self.plan.graph.nodes[planned.corpus], reads)
 
         def draw(_: Reservation) -> Drawn:
             made = writing.write(opened.inputs(), number, self.progress)
@@ -173,7 +173,7 @@ class Runner:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class Opened:
     """Opens what one release reads beside the records."""
 
     runner: Runner
@@ -206,13 +206,17 @@ class _Opened:
             salt=f"{node.spec.name}/{node.part.folder}/{release}",
             seed=zlib.crc32(release.encode()),  # Another release writes other rows.
         )
-        found = {name: self._released(place)[0] for name, place in node.reads.items()}
+                charges, corpora, generators = self.reads.charges, {}, {}
+        # Rows that are served are written from what lies behind them alone, without corpora.
+        found = {
+            name: self._released(place)[0] for name, place in node.reads.items() if place in charges
+        }
         clusters, topics = found.get(CLUSTER_HISTOGRAM), found.get(TOPIC_HISTOGRAM)
-        charges, corpora, generators = self.reads.charges, {}, {}
         for folder, place in node.corpora.items():
             corpus = f"{folder}/{CANDIDATE_CORPUS}"
-            corpora[folder] = self._released(corpus)[1]
-            if charges[place] != charges[corpus]:
+            if corpus in charges:
+                corpora[folder] = self._released(corpus)[1]
+            if place in charges and charges[place] != charges.get(corpus):
                 generators[folder] = self._released(place)[0].folder
         return replace(
             opened,
@@ -232,7 +236,7 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class _StageRun(_Opened):
+class _StageRun(Opened):
     """One run of one stage: its request, what is checked before a charge, and its draw."""
 
     stage: Stage

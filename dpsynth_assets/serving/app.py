@@ -40,26 +40,11 @@ SECONDS_FOR_HEAD = 10
 """From the first moment of a connection, or from the answer before."""
 SECONDS_TO_END = 5
 """What is being written when the server ends is still answered, for so long at most."""
+MOST_CLIENTS = 512
+"""Clients that may be connected at once."""
 SECONDS_BETWEEN_LOOKS = 1
 """How often a request that waits looks whether its client is still there."""
 _CLIENT_HAS_GONE = 499
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Bounds of a server.
-
-    Attributes:
-        rows: Rows that one request may ask for.
-        waiting: Rows of all requests that may wait at once.
-        batch_rows: Rows written together at most.
-        connections: Clients that may be connected at once.
-    """
-
-    rows: int = 256
-    waiting: int = 2048
-    batch_rows: int = 64
-    connections: int = 512
 
 
 @dataclass(kw_only=True)
@@ -95,13 +80,13 @@ class Endpoint:
     Attributes:
         served: Open artifacts by name.
         queue: Writes the rows.
-        limits: Bounds.
+        most_rows: Rows that one request may ask for.
         token: What a client must send as `Authorization: Bearer`; empty: nothing.
     """
 
     served: Mapping[str, Served]
     queue: RowQueue
-    limits: Limits
+    most_rows: int
     token: str = field(default="", repr=False)
 
     def app(self) -> Starlette:
@@ -162,7 +147,7 @@ class Endpoint:
     async def _rows(self, request: Request, *, kind: type[RowRequest]) -> Response:
         asked = read_request(await _document(request), kind)
         served = self._found(asked.model)
-        labels = asked.labels(served.source, self.limits.rows)
+        labels = asked.labels(served.source, self.most_rows)
         label = await asyncio.to_thread(served.today)
         rows = self.queue.ask(asked.model, labels, asked.sampling)
         answer = _Answer(asked, served.source, _provenance(label))
@@ -304,13 +289,12 @@ def _event(document: Mapping[str, Any]) -> str:
 class RowServer(uvicorn.Server):
     """Serves rows until SIGINT or SIGTERM; then what waits to be written is refused at once."""
 
-    def __init__(self, app: Any, queue: RowQueue, *, connections: int, **address: Any) -> None:
+    def __init__(self, app: Any, queue: RowQueue, **address: Any) -> None:
         """Binds nothing yet.
 
         Args:
             app: The ASGI application.
             queue: Where its rows wait.
-            connections: Clients that may be connected at once.
             **address: Host, port and certificate, as uvicorn names them.
         """
         self._queue = queue
@@ -320,7 +304,7 @@ class RowServer(uvicorn.Server):
             h11_max_incomplete_event_size=LONGEST_HEAD,
             timeout_keep_alive=SECONDS_FOR_HEAD,
             timeout_graceful_shutdown=SECONDS_TO_END,
-            limit_concurrency=connections,
+            limit_concurrency=MOST_CLIENTS,
             log_level="warning",
             access_log=False,
             **address,

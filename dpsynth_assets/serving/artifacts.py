@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,18 +11,17 @@ from dpsynth_assets.exports.package import last_release, refuse_refuted
 from dpsynth_assets.methods.audits import results_for
 from dpsynth_assets.methods.capabilities import RowSource
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.stages import SERVED, SHARED, Writing
+from dpsynth_assets.methods.stages import SERVED, SHARED
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
-from dpsynth_assets.public_base.making import OpenedModels, load_public_inputs, public_versions
-from dpsynth_assets.releases.store import StoredReleases, sealed_release
+from dpsynth_assets.public_base.making import OpenedModels, public_versions
+from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
-from dpsynth_assets.run.runner import recorded
+from dpsynth_assets.run.runner import Opened, Reads, Runner, recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,57 +137,31 @@ class Artifact:
         return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
 
     def open(self) -> AbstractContextManager[RowSource]:
-        """Opens the models behind it.
+        """Opens the models behind it, as a corpus is written from them.
 
         Raises:
             PrivacyError: A public artifact is another one than the release was made with.
         """
-        writing = self.planned.writing
-        if writing is None:
-            raise TypeError(f"Expected a method that serves rows, got {self.name}.")
-        opened: AbstractContextManager[RowSource] = self.planned.method.open_rows(
-            self._inputs(writing)
+        cohort, node = self.cohort, self._node
+        public = {name: cohort.value(name) for name in node.step.reads}
+        self._refuse_other_public(public)
+        runner = Runner(
+            plan=cohort.plan,
+            ledger=cohort.ledger,
+            store=cohort.store,
+            models=OpenedModels(),
+            release_name="",
         )
+        inputs = Opened(runner, node, Reads(public=public, charges=self._charges())).inputs()
+        opened: AbstractContextManager[RowSource] = self.planned.method.open_rows(inputs)
         return opened
 
-    def _inputs(self, writing: Writing) -> PublicInputs:
-        """Public artifacts and releases, as a corpus is written from them."""
-        cohort, planned = self.cohort, self.planned
-        values = {name: cohort.value(name) for name in writing.reads}
-        self._refuse_other_public(values)
-        opened = load_public_inputs(
-            values, OpenedModels(), cohort.plan.terms, writing.engine, salt="", seed=0
-        )
-        released = self._released()
-        topics = released.pop(f"{SHARED}/{TOPIC_HISTOGRAM}", None)
-        own = f"{planned.folder}/"
-        return replace(
-            opened,
-            released={k.removeprefix(own): v for k, v in released.items() if k.startswith(own)},
-            topic_histogram=None if topics is None else topics.facts,
-            generators={
-                folder: released[place].folder
-                for folder, place in self._node.corpora.items()
-                if place in released
-            },
-        )
-
-    def _released(self) -> dict[str, Released]:
-        """Everything that a row is written from, by folder and stage."""
-        ledger, store = self.cohort.ledger, self.cohort.store
-        graph = ledger.provenance()
-        names = {
-            each: None
-            for reservation in self.reads.values()
-            for each in (reservation, *graph.behind(reservation))
-        }
-        found = {}
-        for name in names:
-            asset = graph.charges[name].asset
-            facts, _ = sealed_release(ledger, store, name, asset)
-            place = asset.removeprefix(f"{self.cohort.spec.name}/")
-            found[place] = Released(reservation=name, facts=facts, folder=store.files(name))
-        return found
+    def _charges(self) -> dict[str, str]:
+        """Charge of everything that a row is written from, by folder and stage."""
+        graph = self.cohort.ledger.provenance()
+        names = [each for one in self.reads.values() for each in (one, *graph.behind(one))]
+        own = f"{self.cohort.spec.name}/"
+        return {graph.charges[name].asset.removeprefix(own): name for name in names}
 
     def _refuse_other_public(self, values: Mapping[str, Any]) -> None:
         made_with = self.charge.inputs

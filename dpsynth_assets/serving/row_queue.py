@@ -48,7 +48,7 @@ class RowQueue:
         self,
         sources: Mapping[str, RowSource],
         *,
-        batch_rows: int,
+        batch_rows: int = 64,
         most_waiting: int,
         canaries: Sequence[str] = (),
     ) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsynth_assets.serving.app import Endpoint, Limits, RowServer, Served
+from dpsynth_assets.serving.app import Endpoint, RowServer, Served
 from dpsynth_assets.serving.row_queue import RowQueue
 
 LABEL = {
@@ -53,16 +53,12 @@ class Artifact:
         return LABEL
 
 
-def endpoint(source, *, token="", limits=None, canaries=()):
+def endpoint(source, *, token="", waiting=64, batch_rows=4, canaries=()):
     served = Served(artifact=Artifact(), source=source)
-    limits = limits or Limits(rows=8, waiting=64, batch_rows=4)
     queue = RowQueue(
-        {"letters/ctcl": source},
-        batch_rows=limits.batch_rows,
-        most_waiting=limits.waiting,
-        canaries=canaries,
+        {"letters/ctcl": source}, batch_rows=batch_rows, most_waiting=waiting, canaries=canaries
     )
-    return Endpoint(served={"letters/ctcl": served}, queue=queue, limits=limits, token=token)
+    return Endpoint(served={"letters/ctcl": served}, queue=queue, most_rows=8, token=token)
 
 
 @contextmanager
@@ -71,9 +67,7 @@ def listening(opened, app=None):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = RowServer(
-        app or opened.app(), opened.queue, connections=64, host="127.0.0.1", port=port
-    )
+    server = RowServer(app or opened.app(), opened.queue, host="127.0.0.1", port=port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.serving import app
-from dpsynth_assets.serving.app import LONGEST_BODY, Limits
+from dpsynth_assets.serving.app import LONGEST_BODY
 from dpsynth_assets_tests.serving.conftest import Sentences, endpoint, listening
 
 MODEL = "letters/ctcl"
@@ -180,7 +180,7 @@ def test_a_blank_row_is_written_again():
 
 def test_requests_that_wait_together_share_a_batch():
     source = Sentences(seconds=0.2)
-    opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=16))
+    opened = endpoint(source, batch_rows=16)
     with listening(opened) as address, ThreadPoolExecutor(9) as pool:
         body = {"model": MODEL, "prompt": "billing", "n": 2}
         ask = lambda _: httpx.post(f"{address}/v1/completions", json=body).status_code  # noqa: E731
@@ -192,7 +192,7 @@ def test_requests_that_wait_together_share_a_batch():
 
 def test_more_rows_than_may_wait_are_refused_for_now():
     source = Sentences(seconds=0.5)
-    opened = endpoint(source, limits=Limits(rows=8, waiting=8, batch_rows=1))
+    opened = endpoint(source, waiting=8, batch_rows=1)
     with listening(opened) as address:
         body = {"model": MODEL, "prompt": "billing", "n": 8}
         first = threading.Thread(
@@ -220,7 +220,7 @@ def asked_and_left(address, **fields):
 def test_rows_of_a_client_that_has_gone_are_not_written(stream, monkeypatch):
     monkeypatch.setattr(app, "SECONDS_BETWEEN_LOOKS", 0.05)
     source = Sentences(seconds=0.4)
-    opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=1))
+    opened = endpoint(source, batch_rows=1)
     with listening(opened) as address:
         asked_and_left(address, n=8, stream=stream)
         body = {"model": MODEL, "prompt": "delivery"}
@@ -266,7 +266,7 @@ def test_a_body_is_not_waited_for_without_the_token(source):
 
 def test_a_server_that_ends_refuses_the_rows_that_wait(monkeypatch):
     source = Sentences(seconds=0.3)
-    opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=1))
+    opened = endpoint(source, batch_rows=1)
     body = {"model": MODEL, "prompt": "billing", "n": 8}
     with ThreadPoolExecutor(1) as pool, listening(opened) as address:
         answer = pool.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=30)
