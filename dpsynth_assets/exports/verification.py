@@ -41,7 +41,7 @@ _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 LONGEST_TEXT, LONGEST_FILE = 1 << 26, 1 << 36
-"""Bytes of a label, a card, prompts or a proof (of 30,000 entries); of a file of rows or weights."""
+"""Bytes of a label, card, prompts or proof (of 30,000 entries); of a file of rows or weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,7 @@ class Opened:
             salt=f"{node.spec.name}/{node.part.folder}/{release}",
             seed=zlib.crc32(release.encode()),  # Another release writes other rows.
         )
-                charges, corpora, generators = self.reads.charges, {}, {}
+        charges, corpora, generators = self.reads.charges, {}, {}
         # Rows that are served are written from what lies behind them alone, without corpora.
         found = {
             name: self._released(place)[0] for name, place in node.reads.items() if place in charges
