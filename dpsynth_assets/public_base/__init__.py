@@ -4,10 +4,8 @@ Here: a base whose documents and models are each made when first asked for.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
@@ -15,6 +13,54 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.public_base import making
 from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import OpenedModels
+
+
+def artifacts_read(spec: PublicDataSpec, name: str) -> tuple[str, ...]:
+    """Artifacts of a base that another one of it is made from."""
+    model, named = ("public_language_model",), spec.conditional_generator.kind == "pretrained"
+    return {
+        "public_corpus": model if spec.invents_documents else (),
+        "public_embeddings": ("public_corpus", "text_embedder"),
+        "public_clusters": ("public_embeddings",),
+        "topic_model": ("public_corpus", "public_embeddings", "text_embedder"),
+        "conditional_generator": () if named else model,
+    }.get(name, ())
+
+
+def made_artifact(
+    spec: PublicDataSpec,
+    name: str,
+    read: Mapping[str, Any],
+    models: OpenedModels,
+    report: making.Report,
+) -> Any:
+    """Makes an artifact of a base.
+
+    Args:
+        spec: The base.
+        name: The artifact, by the last part of its asset key.
+        read: What `artifacts_read` names, by name.
+        models: Opens models.
+        report: Called with the share done in [0, 1] and a short message.
+    """
+    match name:
+        case "public_corpus" if spec.invents_documents:
+            return invented_documents(spec, read["public_language_model"], models, report)
+        case "public_corpus":
+            return making.read_documents(spec)
+        case "text_embedder":
+            return making.embedder_manifest(spec, models)
+        case "public_embeddings":
+            return making.embedded_documents(spec, read, models, report)
+        case "public_clusters":
+            return making.public_centers(spec, read["public_embeddings"])
+        case "public_language_model":
+            return making.language_model_manifest(spec)
+        case "topic_model":
+            return {"path": str(making.fitted_topics(spec, read, models, report))}
+        case "conditional_generator":
+            return making.generator_manifest(spec, read.get("public_language_model"))
+    raise ValueError(f"Expected an artifact of a public base, got {name!r}.")
 
 
 class PublicBase:
@@ -45,7 +91,11 @@ class PublicBase:
         Raises:
             ValueError: A field is wrong, or there are neither documents nor a domain.
         """
-        self._given = documents
+        self._made: dict[str, Any] = {}
+        if documents is not None:
+            labelled = "label" in documents.columns
+            label = pl.col("label") if labelled else pl.lit("").alias("label")
+            self._made["public_corpus"] = documents.select("text", label)
         self.spec = PublicDataSpec.model_validate({"name": name, **declared})
         if documents is None and not self.spec.invents_documents:
             raise ValueError(
@@ -57,57 +107,17 @@ class PublicBase:
         self._report = report or (lambda _share, _message: None)
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
-        """Makes artifacts by the last part of their asset keys."""
-        return {name: getattr(self, f"_{name}") for name in names}
-
-    @cached_property
-    def documents(self) -> pl.DataFrame:
-        """Public documents: columns `text` and `label`."""
-        if self._given is None:
-            return invented_documents(
-                self.spec, self._public_language_model, self.models, self._report
-            )
-        labelled = "label" in self._given.columns
-        label = pl.col("label") if labelled else pl.lit("").alias("label")
-        return self._given.select("text", label)
+        """Makes artifacts by the last part of their asset keys, each once."""
+        return {name: self._value(name) for name in names}
 
     @property
-    def _public_corpus(self) -> pl.DataFrame:
-        return self.documents
+    def documents(self) -> pl.DataFrame:
+        """Public documents: columns `text` and `label`."""
+        found: pl.DataFrame = self._value("public_corpus")
+        return found
 
-    @cached_property
-    def _text_embedder(self) -> Mapping[str, Any]:
-        return making.embedder_manifest(self.spec, self.models)
-
-    @cached_property
-    def embeddings(self) -> np.ndarray:
-        """Embeddings of the documents, float32 (N, d), unit length."""
-        texts = self.documents["text"].to_list()
-        return making.embedded_documents(
-            self.spec.name, dict(self._text_embedder), texts, self.models, self._report
-        )
-
-    @cached_property
-    def _public_clusters(self) -> np.ndarray:
-        return making.public_centers(self.spec, self.embeddings)
-
-    @cached_property
-    def _public_language_model(self) -> Mapping[str, Any]:
-        return making.language_model_manifest(self.spec)
-
-    @cached_property
-    def _topic_model(self) -> Mapping[str, Any]:
-        folder = making.fitted_topics(
-            self.spec,
-            self.documents,
-            self.embeddings,
-            self.models,
-            dict(self._text_embedder),
-            self._report,
-        )
-        return {"path": str(folder)}
-
-    @cached_property
-    def _conditional_generator(self) -> Mapping[str, Any]:
-        named = self.spec.conditional_generator.kind == "pretrained"
-        return making.generator_manifest(self.spec, None if named else self._public_language_model)
+    def _value(self, name: str) -> Any:
+        if name not in self._made:
+            read = self.values(artifacts_read(self.spec, name))
+            self._made[name] = made_artifact(self.spec, name, read, self.models, self._report)
+        return self._made[name]

@@ -131,10 +131,15 @@ def public_centers(spec: PublicDataSpec, embeddings: np.ndarray) -> np.ndarray:
 
 
 def embedded_documents(
-    base: str, embedder: dict[str, Any], texts: list[str], models: OpenedModels, report: Report
+    spec: PublicDataSpec, read: Mapping[str, Any], models: OpenedModels, report: Report
 ) -> np.ndarray:
-    """Embeds texts, or loads what an earlier run made of the same texts with the same model."""
-    folder = home().public_models / base / "embeddings"
+    """Embeds documents, or loads what an earlier run made of the same texts with the same model.
+
+    Returns:
+        float32 (N, d), unit length.
+    """
+    embedder, texts = dict(read["text_embedder"]), read["public_corpus"]["text"].to_list()
+    folder = home().public_models / spec.name / "embeddings"
     path = folder / f"{version_of(embedder, version_of_texts(texts))}.npy"
     embed = models.text_embedder(embedder).embed
     made = kept_file(path, lambda: embed(texts, report, public=True), ARRAY)
@@ -150,12 +155,7 @@ def packaged_model() -> Path:
 
 
 def fitted_topics(
-    spec: PublicDataSpec,
-    documents: pl.DataFrame,
-    embeddings: np.ndarray,
-    models: OpenedModels,
-    embedder: dict[str, Any],
-    report: Report,
+    spec: PublicDataSpec, read: Mapping[str, Any], models: OpenedModels, report: Report
 ) -> Path:
     """Fits once per (settings, corpus, embedder), or names the folder the declaration gives."""
     from dpsynth_assets.models.topic_model import TopicModelSettings, fit_topic_model
@@ -163,7 +163,8 @@ def fitted_topics(
     if spec.topic_model.folder is not None:
         return Path(spec.topic_model.folder)
     settings = TopicModelSettings.model_validate(spec.topic_model.settings)
-    texts = documents["text"].to_list()
+    embedder, texts = dict(read["text_embedder"]), read["public_corpus"]["text"].to_list()
+    embeddings = read["public_embeddings"]
     version = version_of("topics", settings, embedder, version_of_texts(texts))
 
     def fit(whole: Path) -> None:
