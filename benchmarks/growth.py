@@ -226,11 +226,11 @@ def noisy(counts: np.ndarray) -> None:
 
 def admitted(folder: Path, prints) -> None:
     from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader
-    from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+    from dpsynth_assets.sensitive.private_files import PrivateFiles
 
     base = folder / "sensitive"
     reader = Reader(cohort="growth", account="growth", dataset="growth")
-    if Fingerprints(OwnerOnlyFiles(base), base).admit(reader, prints) is not None:
+    if Fingerprints(PrivateFiles(base), base).admit(reader, prints) is not None:
         raise SystemExit("Expected no other cohort.")
 
 
@@ -253,12 +253,12 @@ def declaration(folder: Path, parts: int):
 
 
 def record_parts(folder: Path):
-    from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+    from dpsynth_assets.sensitive.private_files import PrivateFiles
     from dpsynth_assets.sensitive.record_parts import RecordParts
 
     base = folder / "sensitive"
     (base / "growth").mkdir(parents=True, exist_ok=True)
-    return RecordParts(OwnerOnlyFiles(base), base / "growth")
+    return RecordParts(PrivateFiles(base), base / "growth")
 
 
 def write_source(folder: Path, n: int) -> int:
@@ -291,11 +291,13 @@ def write_source(folder: Path, n: int) -> int:
 
 def write_embeddings(folder: Path) -> None:
     """Random unit vectors for the records of every part."""
-    from dpsynth_assets.sensitive.record_parts import read_table, write_array
+    from dpsynth_assets.sensitive.record_parts import files_of
 
     for number, place in enumerate(record_parts(folder).places):
-        rows = read_table(place, "source.parquet").height
-        write_array(place, "source_embeddings.npy", unit_vectors(rows, seed=100 + number))
+        files = files_of(place)
+        rows = files.read_table(place / "source.parquet").height
+        vectors = unit_vectors(rows, seed=100 + number)
+        files.write_array(place / "source_embeddings.npy", vectors)
 
 
 def unit_vectors(rows: int, seed: int) -> np.ndarray:

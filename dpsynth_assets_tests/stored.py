@@ -9,7 +9,22 @@ from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.records.sources import read_source
 from dpsynth_assets.releases.once import Releasing
 from dpsynth_assets.sensitive.private_files import files_below
-from dpsynth_assets.sensitive.record_parts import write_array, write_canonical
+from dpsynth_assets.sensitive.record_parts import files_of, write_canonical
+
+
+def read_table(part, name):
+    """Reads a table of a shard."""
+    return files_of(part).read_table(part / name)
+
+
+def write_array(part, name, values):
+    """Writes an array of a shard."""
+    files_of(part).write_array(part / name, values)
+
+
+def write_text(part, name, text):
+    """Writes a short file of a shard."""
+    files_of(part).write(part / name, text.encode())
 
 
 def write_records(store, dataset, split, records):

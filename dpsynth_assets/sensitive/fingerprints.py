@@ -22,7 +22,6 @@ said follows from private records; it is no release, and no file that is shared 
 """
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -30,7 +29,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.kept import ARRAY
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below, kept_key
@@ -165,13 +163,12 @@ class Fingerprints:
         ]
 
     def _write(self, reader: Reader, prints: Prints) -> None:
-        content = json.dumps(asdict(reader)).encode()
         for kind, values in zip((_TEXTS, _IDS), prints, strict=True):
             if values is None:
                 self._files.remove(self._of(reader.cohort, kind))
             else:
-                self._files.write(self._of(reader.cohort, kind), ARRAY.write(values))
-        self._files.write(self._of(reader.cohort, _DESCRIBED), content)
+                self._files.write_array(self._of(reader.cohort, kind), values)
+        self._files.write_json(self._of(reader.cohort, _DESCRIBED), asdict(reader))
 
     def _read(self, cohort: str) -> Prints:
         texts, ids = self._of(cohort, _TEXTS), self._of(cohort, _IDS)
@@ -180,7 +177,7 @@ class Fingerprints:
 
     def _readers(self) -> list[Reader]:
         described = self._files.matching(self._folder, f"[!.]*{_DESCRIBED}")
-        return [Reader(**json.loads(self._files.read(path))) for path in described]
+        return [Reader(**self._files.json(path)) for path in described]
 
     def _of(self, cohort: str, kind: str) -> Folder:
         return self._folder / f"{cohort}{kind}"

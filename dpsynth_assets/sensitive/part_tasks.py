@@ -4,10 +4,9 @@ Each reads the records itself, from the sensitive store. None opens the ledger o
 """
 
 import io
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -17,13 +16,13 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.files.kept import ARRAY, TABLE, version_of, version_of_texts
+from dpsynth_assets.files.kept import version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
-from dpsynth_assets.records.reading import PrivateRecords, canonical_records
+from dpsynth_assets.records.reading import PrivateRecords, Tally, canonical_records
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.secret_detection.finding import (
     SecretIncidence,
@@ -50,12 +49,7 @@ from dpsynth_assets.sensitive.record_parts import (
     files_of,
     files_of_exchange,
     read_part,
-    read_table,
-    read_text,
-    write_array,
     write_canonical,
-    write_table,
-    write_text,
 )
 from dpsynth_assets.workers import Here, Workers, kept
 
@@ -64,35 +58,35 @@ if TYPE_CHECKING:
 
 PRINTS: Final = "prints.npy"
 IDS: Final = "ids.npy"
-ROWS: Final = "rows.digest"
-TALLY: Final = "tally.json"
-"""Fingerprints of a shard's texts and ids, the digest of its rows, and how many records rules set
-aside: for the driver, then removed."""
+"""Fingerprints of a shard's texts and ids: for the driver, then removed."""
 
 LARGEST_SENT: Final = 1 << 16
 """Bytes of counts that a worker sends; more are a file of the store, which Ray moves to no disk."""
 
 
-def make_canonical(spec: PrivateDatasetSpec, part: Folder) -> None:
-    """Makes the pieces of a shard its canonical records, and removes the pieces."""
+def make_canonical(spec: PrivateDatasetSpec, part: Folder) -> tuple[str, Tally]:
+    """Makes the pieces of a shard its canonical records, and removes the pieces.
+
+    Returns:
+        The digest of its rows, and how many records rules set aside; private.
+    """
     files = files_of(part)
     pieces = files.matching(part, f"{PIECE}-*.parquet")
     empty = empty_rows(column_names(spec))
-    read = (read_table(part, piece.name) for piece in pieces)
+    read = map(files.read_table, pieces)
     raw = pl.concat([empty, *(rows for rows in read if rows.height)])
     key = store_key(files, dataset_folder(part).parent)
-    write_text(part, ROWS, source_digest(raw, spec, key))
-    private = canonical_records(raw, spec)
-    write_text(part, TALLY, json.dumps(asdict(private.tally)))
+    digest, private = source_digest(raw, spec, key), canonical_records(raw, spec)
     del raw
     write_canonical(part, "source", private.records)
     write_canonical(part, "held_out", private.held_out)
     texts, ids = prints_of(private, spec, key)
-    write_array(part, PRINTS, texts)
+    files.write_array(part / PRINTS, texts)
     if ids is not None:
-        write_array(part, IDS, ids)
+        files.write_array(part / IDS, ids)
     for piece in pieces:
         files.remove(piece)
+    return digest, private.tally
 
 
 def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
@@ -128,20 +122,20 @@ def embed_part(
     opened, told = here.value or (None, None)
     embedder = opened or OpenedModels().text_embedder(manifest)
     files, content = files_of(part), content_of(part)
-    made_by = json.dumps(embedder.made_by)
     for number, split in enumerate(SPLITS):
-        texts = read_table(part, f"{split}.parquet")["text"].to_list()
+        texts = files.read_table(part / f"{split}.parquet")["text"].to_list()
         version = version_of(manifest, version_of_texts(texts), embedder.made_by)
         name = f"{split}_embeddings"
-        if embeddings_made_by(part, split) and read_text(part, f"{name}.version") == version:
+        noted = part / f"{name}.version"
+        if embeddings_made_by(part, split) and files.text(noted) == version:
             continue
         embeddings = embedder.embed(texts, _share_of(told, number))
         _require_current(part, content)
-        for kept_before in ("version", "made_by"):
-            files.remove(part / f"{name}.{kept_before}")
-        write_array(part, f"{name}.npy", embeddings)
-        write_text(part, f"{name}.made_by", made_by)
-        write_text(part, f"{name}.version", version)
+        for kept_before in (noted, part / f"{name}.made_by"):
+            files.remove(kept_before)
+        files.write_array(part / f"{name}.npy", embeddings)
+        files.write_json(part / f"{name}.made_by", embedder.made_by)
+        files.write(noted, version.encode())
         try:  # Again: a worker cannot lock the records, and an object needs no folder.
             _require_current(part, content)
         except PrivacyError:
@@ -192,7 +186,7 @@ class Count:
             return counts
         path = self.exchange / f"{part.name}.npy"
         files = files_of_exchange(self.exchange)
-        files.write(path, ARRAY.write(counts))
+        files.write_array(path, counts)
         if not files.has_begun(self.exchange):  # An object needs no folder to be written.
             files.remove(path)
             raise FileNotFoundError("Expected a folder for counts of a shard, got a removed one.")
@@ -226,8 +220,9 @@ class NoteRead:
 
     def __call__(self, part: Folder) -> None:
         """Notes the source split."""
-        table = Contributions(files_of(part), dataset_folder(part) / "contributions")
-        table.note(self.reservation, read_table(part, "source.parquet"))
+        files = files_of(part)
+        table = Contributions(files, dataset_folder(part) / "contributions")
+        table.note(self.reservation, files.read_table(part / "source.parquet"))
 
 
 # Finds secrets shard by shard: what workers do, and the driver's dictionary of all shards.
@@ -247,18 +242,20 @@ _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.
 
 def count_words(part: Folder) -> None:
     """Counts the words of a shard, whose rare ones are secrets of some kind."""
-    counts = word_counts(read_table(part, "source.parquet")["text"].to_list())
+    files = files_of(part)
+    counts = word_counts(files.read_table(part / "source.parquet")["text"].to_list())
     words = pl.Series("word", list(counts), dtype=pl.String)
-    write_table(part, _WORDS, pl.DataFrame({"word": words, "records": list(counts.values())}))
+    table = pl.DataFrame({"word": words, "records": list(counts.values())})
+    files.write_table(part / _WORDS, table)
 
 
 def find_in_part(declared: SecretsSpec, here: Here[Callable[[float], None]], part: Folder) -> None:
     """Runs every detector over the records of a shard; `here` is told the share done."""
-    records = read_table(part, "source.parquet")
-    rare, told = _rare_words(part), here.value
-    found = find_secrets(records, declared, rare=rare, progress=told)
-    write_table(part, SECRETS_TABLE, found.table)
-    write_table(part, _FOUND, found.secrets)
+    files = files_of(part)
+    records = files.read_table(part / "source.parquet")
+    found = find_secrets(records, declared, rare=_rare_words(part), progress=here.value)
+    files.write_table(part / SECRETS_TABLE, found.table)
+    files.write_table(part / _FOUND, found.secrets)
 
 
 def find_in_parts(
@@ -281,21 +278,22 @@ def find_in_parts(
     Raises:
         WorkerError: A shard failed.
     """
+    files = files_of(places[0])
     try:
         if any(kind.detector == "rare_words" for kind in declared.kinds):
             _choose_rare_words(declared, places, workers)
         task = partial(find_in_part, declared, Here(share if len(places) == 1 else None))
         for done, _ in enumerate(workers.map_parts(task, places), 1):
             share(done / len(places))
-        dictionary = merged_dictionary(read_table(place, _FOUND) for place in places)
-        for place in places:
-            own, table = read_table(place, _FOUND), read_table(place, SECRETS_TABLE)
-            write_table(place, SECRETS_TABLE, renumbered(table, own, dictionary))
+        each = [files.read_table(place / _FOUND) for place in places]
+        dictionary = merged_dictionary(each)
+        for place, own in zip(places, each, strict=True):
+            table = files.read_table(place / SECRETS_TABLE)
+            files.write_table(place / SECRETS_TABLE, renumbered(table, own, dictionary))
     except BaseException:  # No table with numbers that no dictionary has.
         forget_tables(places)
         raise
     finally:
-        files = files_of(places[0])
         for folder in (*places, dataset_folder(places[0])):
             for name in (_FOUND, _WORDS, _RARE):
                 files.remove(folder / name)
@@ -315,7 +313,7 @@ def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers:
         pass
     vocabulary: Counter[str] = Counter()
     for place in places:
-        vocabulary.update(dict(read_table(place, _WORDS).iter_rows()))
+        vocabulary.update(dict(files_of(place).read_table(place / _WORDS).iter_rows()))
     chosen = [
         (kind.name, word)
         for kind in declared.kinds
@@ -324,13 +322,13 @@ def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers:
     ]
     schema = {"kind": pl.String, "word": pl.String}
     table = pl.DataFrame(chosen, schema=schema, orient="row")
-    files_of(places[0]).write(dataset_folder(places[0]) / _RARE, TABLE.write(table))
+    files_of(places[0]).write_table(dataset_folder(places[0]) / _RARE, table)
 
 
 def _rare_words(part: Folder) -> Mapping[str, Sequence[str]]:
     """The words that were chosen, by kind; none where no kind asks for them."""
-    folder = dataset_folder(part)
-    if not files_of(part).exists(folder / _RARE):
+    files, place = files_of(part), dataset_folder(part) / _RARE
+    if not files.exists(place):
         return {}
-    table = read_table(folder, _RARE, files_of(part))
+    table = files.read_table(place)
     return {str(kind): own["word"].to_list() for (kind,), own in table.group_by("kind")}

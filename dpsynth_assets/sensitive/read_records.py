@@ -29,7 +29,6 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import incidence_digest
-from dpsynth_assets.files.kept import TABLE
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
@@ -83,10 +82,8 @@ class ReadRecords:
             state: Public name of their state (`declared_state`).
             digest: Computes their digest from the key; not called where nothing was paid for.
         """
-        paid = self._paid(cohort, state)
-        if not self._files.exists(paid):
-            return False
-        return self._files.read(paid).decode() != digest(self.key)
+        paid = self._files.text(self._paid(cohort, state))
+        return paid is not None and paid != digest(self.key)
 
     def begin_reading(self, cohort: str) -> None:
         """Notes that other records are about to take the place of those that are stored."""
@@ -95,7 +92,7 @@ class ReadRecords:
     def note_read(self, cohort: str, state: str, declared: str, rows: str) -> None:
         """Notes which records of a cohort were read last: those that the next release pays for."""
         self._files.make_folder(self._base / FOLDER)
-        self._files.write(self._last(cohort), json.dumps(Reading(state, declared, rows)).encode())
+        self._files.write_json(self._last(cohort), Reading(state, declared, rows))
 
     def last(self, cohort: str) -> Reading | None:
         """The last reading; None where it was not noted.
@@ -103,9 +100,8 @@ class ReadRecords:
         Raises:
             ValueError: That reading did not come to its end.
         """
-        if not self._files.exists(self._last(cohort)):
-            return None
-        return Reading(*json.loads(self._files.read(self._last(cohort))))
+        noted = self._files.json(self._last(cohort))
+        return None if noted is None else Reading(*noted)
 
     def pay(self, cohort: str, declared: str | None = None) -> tuple[str, ...]:
         """Keeps the digest of the last reading permanently: a charge for those records follows.
@@ -211,16 +207,16 @@ class Contributions:
         population = _version(table)
         path = self._table(population)
         if not self._files.exists(path):
-            self._files.write(path, TABLE.write(table))
+            self._files.write_table(path, table)
         now = datetime.now(UTC).isoformat()
         read = Read(reservation=reservation, read_at=now, population=population)
         place = self._folder / _READS / f"{reservation}-{secrets.token_hex(4)}.json"
-        self._files.write(place, json.dumps(vars(read)).encode())
+        self._files.write_json(place, vars(read))
 
     def reads(self) -> list[Read]:
         """Every read that was noted, oldest first; a release that was resumed has several."""
         notes = self._files.matching(self._folder / _READS, "[!.]*.json")
-        reads = [Read(**json.loads(self._files.read(path))) for path in notes]
+        reads = [Read(**self._files.json(path)) for path in notes]
         return sorted(reads, key=lambda read: read.read_at)
 
     def reads_of(self, kind: Kind, name: str) -> list[Read]:

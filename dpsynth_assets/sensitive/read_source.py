@@ -1,6 +1,5 @@
 """Fills the sensitive store from a cohort's source: records, then their embeddings."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,15 @@ from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.reading import (
-    PIECE_BYTES,
     Tally,
     pieces_of_source,
     refuse_unfit,
 )
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
-from dpsynth_assets.sensitive.part_tasks import IDS, PRINTS, ROWS, TALLY
+from dpsynth_assets.sensitive.part_tasks import IDS, PRINTS
 from dpsynth_assets.sensitive.read_records import joined_digest
-from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text, write_table
+from dpsynth_assets.sensitive.record_parts import PIECE, files_of
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, Workers
 
@@ -46,10 +44,9 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
     try:
-        write_parts(spec, places, workers)
-        refuse_unfit(tally_of_parts(places), spec)
-        rows = digest_of_parts(places)
-        prints = prints_of_parts(places)
+        digests, tallies = zip(*write_parts(spec, places, workers), strict=True)
+        refuse_unfit(Tally.of_all(tallies), spec)
+        rows, prints = joined_digest(digests), prints_of_parts(places)
         with store.replacing_records(spec, rows, prints):
             remove_notes(places)
             parts.keep(places)
@@ -111,36 +108,27 @@ def write_parts(
     spec: PrivateDatasetSpec,
     places: Sequence[Folder],
     workers: Workers,
-    piece_bytes: int = PIECE_BYTES,
-) -> None:
+) -> list[tuple[str, Tally]]:
     """Reads a cohort's source once and leaves canonical records in the folders of new shards.
 
     Args:
         spec: The declaration; as many shards as there are folders.
         places: Empty folders (`RecordParts.begin`).
         workers: Who makes the shards canonical.
-        piece_bytes: Memory that rows may take before they are written.
+
+    Returns:
+        What `make_canonical` returns of each shard.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
         WorkerError: A shard failed.
     """
     nothing = pl.DataFrame()
-    for number, pieces in enumerate(pieces_of_source(spec, piece_bytes)):
+    for number, pieces in enumerate(pieces_of_source(spec)):
         for part, place in enumerate(places):  # Which get rows must not show in names of files.
-            write_table(place, f"{PIECE}-{number:05d}.parquet", pieces.get(part, nothing))
-    for _ in workers.map_parts(partial(part_tasks.make_canonical, spec), places):
-        pass
-
-
-def digest_of_parts(places: Iterable[Folder]) -> str:
-    """The digest of all rows, as `source_digest` makes it of a source that is read whole."""
-    return joined_digest(read_text(place, ROWS) or "0" for place in places)
-
-
-def tally_of_parts(places: Iterable[Folder]) -> Tally:
-    """Numbers of records, and of those set aside, of the whole source."""
-    return Tally.of_all(Tally(**json.loads(read_text(place, TALLY) or "")) for place in places)
+            path = place / f"{PIECE}-{number:05d}.parquet"
+            files_of(place).write_table(path, pieces.get(part, nothing))
+    return list(workers.map_parts(partial(part_tasks.make_canonical, spec), places))
 
 
 def prints_of_parts(places: Sequence[Folder]) -> Prints:
@@ -159,7 +147,7 @@ def _notes(places: Sequence[Folder], name: str) -> Iterator[np.ndarray]:
 def remove_notes(places: Iterable[Folder]) -> None:
     """Removes what the workers left for the driver alone."""
     for place in places:
-        for name in (PRINTS, IDS, ROWS, TALLY):
+        for name in (PRINTS, IDS):
             files_of(place).remove(place / name)
 
 

@@ -12,8 +12,6 @@ A shard is one file of each kind, read whole: memory follows the largest shard, 
 """
 
 import hashlib
-import io
-import json
 import secrets
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -21,7 +19,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.files.kept import ARRAY, TABLE
+from dpsynth_assets.files.kept import TABLE
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -53,10 +51,9 @@ class RecordParts:
     @property
     def places(self) -> tuple[Folder, ...]:
         """The shards, in their order."""
-        path = self._folder / NAMED
-        if not self._files.exists(path):
+        named = self._files.json(self._folder / NAMED)
+        if named is None:
             return (self._folder,)
-        named = json.loads(self._files.read(path))
         return _places(self._folder / named["folder"], named["count"])
 
     def begin(self, count: int) -> tuple[Folder, ...]:
@@ -71,8 +68,8 @@ class RecordParts:
         Where they hold what the present shards hold, these stay, with their embeddings.
         """
         if not self._same(places):
-            content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
-            self._files.write(self._folder / NAMED, content.encode())
+            named = {"folder": places[0].parent.name, "count": len(places)}
+            self._files.write_json(self._folder / NAMED, named)
             for name in (*SPLITS, *(f"{split}_embeddings" for split in SPLITS)):
                 for path in self._files.matching(self._folder, f"{name}.*"):
                     self._files.remove(path)
@@ -139,59 +136,23 @@ def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
     content = TABLE.write(records)
     digest = hashlib.sha256(content).hexdigest()
     files, noted = files_of(part), part / f"{split}.digest"
-    if not files.exists(noted) or files.read(noted) != digest.encode():
+    if files.text(noted) != digest:
         for path in (noted, *files.matching(part, f"{split}_embeddings.*")):
             files.remove(path)
     files.write(part / f"{split}.parquet", content)
     files.write(noted, digest.encode())
 
 
-def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:
-    """Reads one Parquet file of a shard, or of another folder of the store `files`.
-
-    Raises:
-        PrivacyError: A digest is next to it, and is that of another content.
-    """
-    files = files or files_of(part)
-    content, noted = files.read(part / name), (part / name).with_suffix(".digest")
-    if files.exists(noted) and hashlib.sha256(content).hexdigest() != files.read(noted).decode():
-        raise PrivacyError(
-            f"Expected {name} of {part.name!r} in the sensitive store as it was written, got "
-            "other content. Materialise private_records again: an open charge is continued."
-        )
-    return pl.read_parquet(io.BytesIO(content))
-
-
-def read_text(part: Folder, name: str) -> str | None:
-    """Reads a short file of a shard; None where there is none."""
-    files, path = files_of(part), part / name
-    return files.read(path).decode() if files.exists(path) else None
-
-
-def write_text(part: Folder, name: str, content: str) -> None:
-    """Writes a short file of a shard."""
-    files_of(part).write(part / name, content.encode())
-
-
-def write_table(part: Folder, name: str, table: pl.DataFrame) -> None:
-    """Writes a table of a shard."""
-    files_of(part).write(part / name, TABLE.write(table))
-
-
-def write_array(part: Folder, name: str, values: np.ndarray) -> None:
-    """Writes an array of a shard."""
-    files_of(part).write(part / name, ARRAY.write(values))
-
-
 def content_of(part: Folder) -> tuple[str | None, ...]:
     """Digests of the records of a shard, those held out included."""
-    return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
+    files = files_of(part)
+    return tuple(files.text(part / f"{split}.digest") for split in SPLITS)
 
 
 def embeddings_made_by(part: Folder, split: Split) -> dict[str, str] | None:
     """What made the embeddings of a shard (`TextEmbedder.made_by`), public; None: unknown."""
-    stored = read_text(part, f"{split}_embeddings.made_by")
-    return None if stored is None else dict(json.loads(stored))
+    stored: dict[str, str] | None = files_of(part).json(part / f"{split}_embeddings.made_by")
+    return stored
 
 
 def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateInputs:
@@ -201,10 +162,10 @@ def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateIn
         FileNotFoundError: It has no such records, or they are not embedded.
         PrivacyError: The embeddings are of other records.
     """
-    records = read_table(part, f"{split}.parquet")
+    files, path = files_of(part), part / f"{split}_embeddings.npy"
+    records = files.read_table(part / f"{split}.parquet")
     if not with_embeddings:
         return PrivateInputs(records=records)
-    files, path = files_of(part), part / f"{split}_embeddings.npy"
     if not files.exists(path):
         raise FileNotFoundError("Expected embeddings of every shard. Materialise them first.")
     embeddings = files.read_array(path)

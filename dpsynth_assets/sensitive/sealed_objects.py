@@ -28,6 +28,7 @@ from upath import UPath
 from dpsynth_assets.files.whole import MARKER, file_digests, file_names, write_whole
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.releases.waiting import StoreUnavailableError, alone
+from dpsynth_assets.sensitive.private_files import Content, PrivateFiles
 from dpsynth_assets.sensitive.sealing import (
     KEY_VARIABLE,
     SealingKey,
@@ -48,8 +49,8 @@ _proven: set[tuple[str, SealingKey]] = set()
 """Prefixes, and keys, that this process has seen to be fit to be written to."""
 
 
-class SealedObjects:
-    """Files below a prefix of an object store; see `private_files.PrivateFiles`."""
+class SealedObjects(PrivateFiles):
+    """Files below a prefix of an object store."""
 
     def __init__(self, root: UPath) -> None:
         """Names the prefix.
@@ -57,11 +58,10 @@ class SealedObjects:
         Raises:
             SensitiveKeyError: There is no key: nothing would be sealed.
         """
-        self._root, self._key = root, _required_key()
+        super().__init__(root)
+        self._key = _required_key()
 
-    def write(
-        self, path: UPath, content: bytes | memoryview, *, only_if_absent: bool = False
-    ) -> None:
+    def write(self, path: UPath, content: Content, *, only_if_absent: bool = False) -> None:
         """Writes a sealed object by one request, after which it is there whole, or not at all."""
         sealed = self._sealed(content, path)
         self._require_fitness()
@@ -207,7 +207,7 @@ class SealedObjects:
         """What an object is sealed under: a file of a folder does not open as one."""
         return f"object {path.path.removeprefix(self._root.path.rstrip('/') + '/')}"
 
-    def _sealed(self, plain: bytes | memoryview, path: UPath) -> bytes:
+    def _sealed(self, plain: Content, path: UPath) -> bytes:
         sealed = io.BytesIO()
         self._key.seal(io.BytesIO(_padded(plain)), sealed, self._name(path))
         return sealed.getvalue()
@@ -285,7 +285,7 @@ class SealedObjects:
         )
 
 
-def _padded(content: bytes | memoryview) -> bytes:
+def _padded(content: Content) -> bytes:
     """The content behind its length, with zeros up to a size of four significant bits."""
     length = _LENGTH_BYTES + len(content)
     step = max(_LEAST_BYTES, 1 << max(0, length.bit_length() - 4))

@@ -20,7 +20,6 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.standing import source_places
-from dpsynth_assets.files.kept import TABLE
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder, absolute
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
@@ -50,7 +49,6 @@ from dpsynth_assets.sensitive.record_parts import (
     Split,
     embeddings_made_by,
     read_part,
-    read_table,
     read_whole,
 )
 from dpsynth_assets.sensitive.stored_parts import StoredParts, new_folder
@@ -172,8 +170,7 @@ class StoredRecords:
 
     def read_internal_text(self, dataset: str, name: str) -> str | None:
         """Reads what `write_internal` stored, for an internal stage; None if absent."""
-        path = self.folder(dataset) / name
-        return self._files.read(path).decode() if self._files.exists(path) else None
+        return self._files.text(self.folder(dataset) / name)
 
     def remove_internal(self, dataset: str, name: str) -> None:
         """Removes a file of a dataset, if it is there."""
@@ -183,7 +180,7 @@ class StoredRecords:
         """Stores a table that depends on private data without noise; returns its path."""
         path = self.folder(dataset) / f"{name}.parquet"
         with self.read_records.alone(dataset):
-            self._files.write(path, TABLE.write(table))
+            self._files.write_table(path, table)
         return path
 
     def read_internal_table(
@@ -191,7 +188,7 @@ class StoredRecords:
     ) -> pl.DataFrame:
         """Reads what `write_internal_table` stored, for an internal stage."""
         del purpose
-        return read_table(self.folder(dataset), f"{name}.parquet", self._files)
+        return self._files.read_table(self.folder(dataset) / f"{name}.parquet")
 
     def read_internal(
         self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
@@ -330,8 +327,8 @@ class StoredRecords:
             places = self.parts(dataset).places
             found = None
             if with_secrets:  # Numbers of records by secret; what it says stays where it is.
-                table = f"{DICTIONARY}.parquet"
-                found = read_table(self.folder(dataset), table, self._files).drop("value")
+                path = self.folder(dataset) / f"{DICTIONARY}.parquet"
+                found = self._files.read_table(path).drop("value")
             if workers is None:
                 private = self._read(dataset, "source", with_embeddings=with_embeddings)
                 if (

@@ -8,7 +8,6 @@ killed run left is removed by the next run, with the release, or by `dpsynth pur
 again where passes are missing; passes that are drawn are not.
 """
 
-import io
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.files.kept import ARRAY, TABLE
+from dpsynth_assets.files.kept import ARRAY
 from dpsynth_assets.methods.inputs import PrivateInputs, SortStep
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.records.record_filters import CANONICAL
@@ -59,8 +58,7 @@ class SortRecords:
         rows, nothing = self.sort(_number(part), self._records(part)), pl.DataFrame()
         files, name = _files(self.places[0]), f"{part.name}.parquet"
         for number in self.written:
-            table = self.places[number] / name
-            files.write(table, TABLE.write(rows.get(number, nothing)))
+            files.write_table(self.places[number] / name, rows.get(number, nothing))
         if not files.has_begun(self.places[0].parent):  # An object needs no folder to be written.
             for number in self.written:
                 files.remove(self.places[number] / name)
@@ -141,8 +139,7 @@ def _tables(place: Folder) -> list[pl.DataFrame]:
         FileNotFoundError: The place was removed, as by a purge: it is not taken for an empty one.
     """
     files = _files(place)
-    named = files.matching(place, "[!.]*.parquet")
-    tables = [pl.read_parquet(io.BytesIO(files.read(path))) for path in named]
+    tables = [files.read_table(path) for path in files.matching(place, "[!.]*.parquet")]
     if not files.has_begun(place.parent):  # Asked last: it is withdrawn before its files.
         raise FileNotFoundError("Expected the records of a pass, got a folder that was removed.")
     return [table for table in tables if table.height]

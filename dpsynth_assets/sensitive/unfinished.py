@@ -2,7 +2,6 @@
 
 import atexit
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -44,23 +43,22 @@ class Unfinished:
         """
         self._files.begin_folder(self._folder)
         if drawn_from:
-            self._files.write(self._folder / _DRAWN_FROM, json.dumps(drawn_from).encode())
+            self._files.write_json(self._folder / _DRAWN_FROM, drawn_from)
 
     @property
     def drawn_from(self) -> dict[str, Any]:
         """What `begin` was told."""
-        path = self._folder / _DRAWN_FROM
-        known: dict[str, Any] = {}
-        return json.loads(self._files.read(path)) if self._files.exists(path) else known
+        known: dict[str, Any] = self._files.json(self._folder / _DRAWN_FROM) or {}
+        return known
 
     def keep_cost(self, value: str, epsilon: float) -> None:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""
-        self._files.write(self._cost(value), json.dumps(epsilon).encode())
+        self._files.write_json(self._cost(value), epsilon)
 
     def cost(self, value: str) -> float | None:
         """Reads the realised cost that was kept for a value; None where none was."""
-        path = self._cost(value)
-        return float(json.loads(self._files.read(path))) if self._files.exists(path) else None
+        kept: float | None = self._files.json(self._cost(value))
+        return kept
 
     def _cost(self, value: str) -> Folder:
         """A value that is not stored may be drawn again: no other reader may learn which it was."""
@@ -77,10 +75,7 @@ class StoredPasses(Unfinished):
 
     def load(self, number: int) -> dict[str, Any] | None:
         """Reads a finished pass; None where it has to be run."""
-        path = self._folder / f"{number}.json"
-        if not self._files.exists(path):
-            return None
-        values: dict[str, Any] = json.loads(self._files.read(path))
+        values: dict[str, Any] | None = self._files.json(self._folder / f"{number}.json")
         return values
 
     def save(self, number: int, values: dict[str, Any]) -> None:
@@ -89,10 +84,9 @@ class StoredPasses(Unfinished):
         A pass that is kept stays as it is, even if it is drawn once more: the first may have been
         told of, so another in its place would be a second draw under one charge.
         """
-        content = json.dumps(values).encode()
         path = self._folder / f"{number}.json"
         once_there_is_room(
-            lambda: self._files.write(path, content, only_if_absent=True),
+            lambda: self._files.write_json(path, values, only_if_absent=True),
             "A finished pass of a release that is paid for cannot be kept.",
         )
 

@@ -26,7 +26,7 @@ from dpsynth_assets.sensitive.fingerprints import (
     store_key,
     text_prints,
 )
-from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_records import reading_digest
 from dpsynth_assets_tests.assets.declared_cases import failure, run_assets
@@ -172,7 +172,7 @@ def test_listed_ids_are_refused_where_they_name_no_record_by_themselves(tmp_path
 
 def met(base, name, texts):
     """The cohort whose texts another one shares; else they are kept."""
-    files = OwnerOnlyFiles(base)
+    files = PrivateFiles(base)
     prints = Prints(text_prints(texts, store_key(files, base)))
     reader = Reader(cohort=name, account=name, dataset=name)
     return Fingerprints(files, base).admit(reader, prints)
@@ -217,7 +217,7 @@ def test_fingerprints_are_keyed_and_for_their_owner_alone(tmp_path, store):
 
 def test_what_a_paid_release_has_read_stays_remembered(tmp_path, store):
     one, two = (declare(tmp_path, name, letters(range(50))) for name in ("one", "two"))
-    prints = Fingerprints(OwnerOnlyFiles(store.base), store.base)
+    prints = Fingerprints(PrivateFiles(store.base), store.base)
     assert read(one, store).success
     prints.note_paid("one")
     other = declare(tmp_path, "one", letters(range(900, 950)))

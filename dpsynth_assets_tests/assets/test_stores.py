@@ -29,7 +29,7 @@ from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.releases import waiting
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.sensitive import private_files
-from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets_tests.stored import write_embeddings, write_records
 
 RECORDS = pl.DataFrame(
@@ -358,7 +358,7 @@ def test_a_finished_pass_waits_for_room_and_for_the_store(sensitive, monkeypatch
     monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     passes = sensitive.passes("tickets", SimpleNamespace(id="r1"))
     passes.begin()
-    write, refused = OwnerOnlyFiles.write, [1, 2]
+    write, refused = PrivateFiles.write, [1, 2]
 
     def full_twice(files, path, content, **options):
         if refused:
@@ -366,7 +366,7 @@ def test_a_finished_pass_waits_for_room_and_for_the_store(sensitive, monkeypatch
             refuses()
         write(files, path, content, **options)
 
-    monkeypatch.setattr(OwnerOnlyFiles, "write", full_twice)
+    monkeypatch.setattr(PrivateFiles, "write", full_twice)
     passes.save(0, {"tokens": [1]})
     assert not refused
     assert passes.load(0) == {"tokens": [1]}

@@ -11,9 +11,9 @@ import pytest
 from upath import UPath
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.sensitive import part_tasks, store as store_module
+from dpsynth_assets.sensitive import store as store_module
 from dpsynth_assets.sensitive.part_tasks import embed_part
-from dpsynth_assets.sensitive.private_files import files_below
+from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import embed_records
 from dpsynth_assets.sensitive.record_parts import SPLITS, write_canonical
@@ -61,9 +61,10 @@ def test_a_charge_states_the_make_of_the_array_wherever_embedding_is_killed(
         if left[0] == 0:
             raise KeyboardInterrupt
 
-    for name in ("write_array", "write_text"):
-        write = getattr(part_tasks, name)
-        monkeypatch.setattr(part_tasks, name, lambda *given, w=write: (step(), w(*given), step()))
+    write = PrivateFiles.write
+    monkeypatch.setattr(
+        PrivateFiles, "write", lambda *given, **way: (step(), write(*given, **way), step())
+    )
     seen = set()
     for limit in range(1, 14 * parts + 2):
         put(store, str(limit), parts)
@@ -92,18 +93,18 @@ def test_a_slow_run_that_is_killed_leaves_no_version_of_another_beside_its_array
 ):
     (place,) = put(store, "one")
     task = partial(embed_part, {}, Here((Toy(1.0), None)))
-    write = part_tasks.write_array
+    write = PrivateFiles.write_array
 
     def killed(*given):
         write(*given)
         raise KeyboardInterrupt
 
-    slow = Toy(0.0, lambda: (task(place), monkeypatch.setattr(part_tasks, "write_array", killed)))
+    slow = Toy(0.0, lambda: (task(place), monkeypatch.setattr(PrivateFiles, "write_array", killed)))
     with pytest.raises(KeyboardInterrupt):
         embed_part({}, Here((slow, None)), place)
     with pytest.raises(PrivacyError, match=r"source_embeddings\.version"):
         store.require_records("letters", with_embeddings=True)
-    monkeypatch.setattr(part_tasks, "write_array", write)
+    monkeypatch.setattr(PrivateFiles, "write_array", write)
     task(place)
     assert np.unique(store.read_for_scoring("letters", "source")[1]).tolist() == [1.0]
 
@@ -134,7 +135,7 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
         monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
         store = StoredRecords(UPath(f"memory://{tmp_path.name}"))
     (part,) = put(store, "one")
-    write, done = part_tasks.write_array, []
+    write, done = PrivateFiles.write_array, []
 
     def take():
         if not done:
@@ -145,7 +146,7 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
                 put(store, "two")
 
     monkeypatch.setattr(
-        part_tasks,
+        PrivateFiles,
         "write_array",
         lambda *given: (write(*given), "array" in when and take()),
     )

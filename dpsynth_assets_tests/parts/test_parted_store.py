@@ -17,10 +17,16 @@ from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.fingerprints import FOLDER
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_records
-from dpsynth_assets.sensitive.record_parts import read_table, write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, Watching, declared
-from dpsynth_assets_tests.stored import read_private_records, write_embeddings, write_records
+from dpsynth_assets_tests.stored import (
+    read_private_records,
+    read_table,
+    write_array,
+    write_embeddings,
+    write_records,
+    write_text,
+)
 
 ONE, TWO = LocalWorkers(1), LocalWorkers(2)
 

@@ -13,17 +13,18 @@ from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.sensitive import store as sensitive_store
 from dpsynth_assets.sensitive.read_source import store_records
-from dpsynth_assets.sensitive.record_parts import (
-    SPLITS,
-    read_part,
-    read_table,
-    write_array,
-    write_text,
-)
+from dpsynth_assets.sensitive.record_parts import SPLITS, read_part
 from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
-from dpsynth_assets_tests.stored import read_private_records, write_embeddings, write_records
+from dpsynth_assets_tests.stored import (
+    read_private_records,
+    read_table,
+    write_array,
+    write_embeddings,
+    write_records,
+    write_text,
+)
 
 ROWS, WIDTH, PARTS = 240, 8, 5
 LONG = "on the morning of the fair nobody had seen the ferry leave its berth at all"

@@ -12,11 +12,11 @@ from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.secret_detection.finding import find_secrets
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
+from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets.sensitive.read_source import store_records
-from dpsynth_assets.sensitive.record_parts import read_table
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, Watching, declared, silent
-from dpsynth_assets_tests.stored import read_private_records
+from dpsynth_assets_tests.stored import read_private_records, read_table
 
 KINDS = [
     {"name": "number", "detector": "regex", "pattern": r"\b\d+\b", "max_records": 1},
@@ -81,16 +81,16 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     spec = declared(tmp_path, parts=PARTS)
     store_records(spec, store, LocalWorkers(1))
     written = []
-    writes = part_tasks.write_table
+    writes = PrivateFiles.write_table
 
-    def keeps(part, name, table):
-        writes(part, name, table)
-        written.append((part / name).read_bytes())
+    def keeps(files, path, table):
+        writes(files, path, table)
+        written.append(path.read_bytes())
 
-    monkeypatch.setattr(part_tasks, "write_table", keeps)
+    monkeypatch.setattr(PrivateFiles, "write_table", keeps)
     found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
     assert found.secrets.height > 20
-    assert len(written) == 4 * PARTS
+    assert len(written) == 4 * PARTS + 1
     assert not [content for content in written if b"orchard" in content or b"PAR1" in content]
 
 

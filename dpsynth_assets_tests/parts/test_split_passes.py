@@ -20,9 +20,9 @@ from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.sensitive import stored_parts
-from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
-from dpsynth_assets.sensitive.record_parts import read_whole, write_array, write_canonical
+from dpsynth_assets.sensitive.record_parts import read_whole, write_canonical
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
@@ -33,6 +33,7 @@ from dpsynth_assets_tests.methods.private_prediction.conftest import (
     make_terms,
 )
 from dpsynth_assets_tests.parts.shown_passes import Shows, shown
+from dpsynth_assets_tests.stored import write_array
 
 PARTS, ROWS = 5, 150
 SETTINGS = {
@@ -364,13 +365,13 @@ def test_the_driver_opens_no_record(home, monkeypatch, changes):
                 yield result
 
     def watched(name):
-        made = getattr(OwnerOnlyFiles, name)
+        made = getattr(PrivateFiles, name)
 
         def opens(self, path):
             state["opened"].append((state["in_worker"], path.suffix))
             return made(self, path)
 
-        monkeypatch.setattr(OwnerOnlyFiles, name, opens)
+        monkeypatch.setattr(PrivateFiles, name, opens)
 
     watched("read")
     watched("read_array")

@@ -27,12 +27,12 @@ from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
-from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
-from dpsynth_assets_tests.stored import read_private_records
+from dpsynth_assets_tests.stored import read_private_records, read_table, write_array
 
 ROWS = 120
 DRAW_IN_PASSES = (

@@ -29,10 +29,11 @@ from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise, SecretSampling
 from dpsynth_assets.public_base.making import opened_engine
 from dpsynth_assets.sensitive.read_source import store_records
-from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import Here, LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, Watching, declared, silent
+from dpsynth_assets_tests.stored import read_table, write_array
 from dpsynth_assets_tests.tiny_models import write_language_model
 
 ROWS, WIDTH, PARTS = 60, 8, 5

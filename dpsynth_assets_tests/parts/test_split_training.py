@@ -23,7 +23,7 @@ from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.poisson_sampling import SampledSum
 from dpsynth_assets.sensitive.read_source import store_records
-from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.sealing import HEADER
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError, protocol
@@ -31,6 +31,7 @@ from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared, silent
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watched
+from dpsynth_assets_tests.stored import read_table, write_array
 
 documents, generator, language_model = toys.documents, toys.generator, toys.language_model
 

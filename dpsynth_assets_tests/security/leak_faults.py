@@ -75,13 +75,14 @@ def faulty_store() -> dict[str, Any]:
 def faulty_parts() -> "Iterator[None]":
     """Workers fail with the records of the part that they were sent to: they read it themselves."""
     from dpsynth_assets.sensitive import part_tasks
+    from dpsynth_assets.sensitive.private_files import PrivateFiles
 
-    read = part_tasks.read_table
+    class QuotingFiles(PrivateFiles):
+        def read_table(self, path: Any) -> NoReturn:
+            quoting(super().read_table(path))
 
-    def quoting_table(*arguments: Any, **options: Any) -> NoReturn:
-        quoting(read(*arguments, **options))
-
-    with mock.patch.object(part_tasks, "read_table", quoting_table):
+    files_of = part_tasks.files_of
+    with mock.patch.object(part_tasks, "files_of", lambda part: QuotingFiles(files_of(part)._root)):
         yield
 
 
