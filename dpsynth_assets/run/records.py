@@ -18,15 +18,14 @@ from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.reading import frame_rows, refuse_unfit
-from dpsynth_assets.sensitive.fingerprints import (
-    NONE,
-    Prints,
-    Reader,
-    id_prints,
-    refuse_unmatched,
-    text_prints,
+from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
+from dpsynth_assets.sensitive.part_tasks import prints_of
+from dpsynth_assets.sensitive.read_records import (
+    declared_state,
+    reading_digest,
+    replaced_records,
+    source_digest,
 )
-from dpsynth_assets.sensitive.read_records import declared_state, reading_digest, source_digest
 from dpsynth_assets.sensitive.read_source import require_parts
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
@@ -156,24 +155,28 @@ class FrameRecords:
     embedder: Callable[[], Any]
     unfinished: Folder
     compared: bool
-    _read: PrivateInputs | None = field(default=None, init=False, repr=False)
+    _read: PrivateInputs = field(init=False, repr=False)
 
-    def refuse_replaced(self) -> None:
-        """Refuses another frame than the one that this release's paid stages read."""
-        if not self.compared:
-            return
+    def admit(self) -> None:
+        """Reads the frame, before anything else is asked of it, as the store reads a source.
+
+        Raises:
+            PrivacyError: Another account pays for its records, or this release's paid stages read
+                other ones.
+        """
         with self._before_a_charge():
-            differ = self._installed.read_records.differ(self.spec.name, *self._state)
-        if differ:
-            raise self._replaced()
+            private = canonical_frame(self.frame, self.spec)
+            refuse_unfit(private.tally, self.spec)
+            self._read = PrivateInputs(records=private.records)
+            if self.compared:
+                key = self._installed.read_records.key
+                texts, ids = prints_of(private, self.spec, key)
+                prints = Prints(single_prints([texts]), ids)
+                with self._installed.admitting(self.spec, self._digest(key), prints, self.release):
+                    pass
 
     def require(self, stage: Stage) -> None:
-        """Reads the frame, and refuses records that another account pays for."""
-        del stage
-        with self._before_a_charge():
-            records = self._canonical().records
-            if self.compared:
-                self._refuse_shared(records)
+        """Nothing: the frame is there."""
 
     def room(self, room: Room) -> Room:
         """That of this process."""
@@ -187,14 +190,14 @@ class FrameRecords:
         """Binds the charge to the frame: its digest under the key of the unfinished release."""
         embedded = self.embedder().made_by if stage.needs_embeddings else {}
         with self._before_a_charge():
-            state, digest = self._state
             if self.compared:
-                rows = self._installed.read_records
-                with rows.alone(self.spec.name):
-                    if not rows.note_paid(self.spec.name, state, digest(rows.key)):
-                        raise self._replaced()
-                self._installed.fingerprints.note_paid(self.spec.name)
-            return {"embedded": embedded, "records": digest(self._kept.read_records.key)}
+                rows, name = self._installed.read_records, self.spec.name
+                state = declared_state(self.spec, self.release)
+                with rows.alone(name):
+                    if not rows.note_paid(name, state, self._digest(rows.key)):
+                        raise PrivacyError(replaced_records(name, release=self.release))
+                self._installed.fingerprints.note_paid(name)
+            return {"embedded": embedded, "records": self._digest(self._kept.read_records.key)}
 
     def passes(self, reservation: Reservation) -> StoredPasses:
         """Beside the stored releases."""
@@ -208,21 +211,13 @@ class FrameRecords:
     def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
         """The frame in canonical form, embedded once where a stage needs it."""
         del reservation
-        private = self._canonical()
-        if stage.needs_embeddings and private.embeddings is None:
-            embeddings = self.embedder().embed(private.records["text"].to_list())
-            private = self._read = replace(private, embeddings=embeddings)
-        yield private
+        if stage.needs_embeddings and self._read.embeddings is None:
+            embeddings = self.embedder().embed(self._read.records["text"].to_list())
+            self._read = replace(self._read, embeddings=embeddings)
+        yield self._read
 
     def keep_internal(self, name: str, content: str) -> None:
         """Nowhere: there is no internal report about a frame."""
-
-    def _canonical(self) -> PrivateInputs:
-        if self._read is None:
-            canonical = canonical_frame(self.frame, self.spec)
-            refuse_unfit(canonical.tally, self.spec)
-            self._read = PrivateInputs(records=canonical.records)
-        return self._read
 
     def _before_a_charge(self) -> AbstractContextManager[None]:
         return withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged.")
@@ -236,35 +231,8 @@ class FrameRecords:
         """The sensitive store of this installation, wherever the values of this run go."""
         return StoredRecords(home().sensitive)
 
-    @property
-    def _state(self) -> tuple[str, Callable[[bytes], str]]:
-        """The name of the frame's state, and the digest of its rows under a key."""
-
-        def digest(key: bytes) -> str:
-            return source_digest(frame_rows(self.frame, self.spec), self.spec, key)
-
-        return declared_state(self.spec, self.release), digest
-
-    def _refuse_shared(self, records: pl.DataFrame) -> None:
-        """Keeps fingerprints of the records, as the store does, or refuses another account's."""
-        name, account = self.spec.name, self.spec.account
-        reader = Reader(cohort=name, account=account, dataset=self.spec.dataset, places=())
-        key = self._installed.read_records.key
-        refuse_unmatched(self.spec, Prints(NONE, id_prints(records["record_id"], key)), key)
-        prints = Prints(text_prints(records["text"], key))
-        other = self._installed.fingerprints.admit(reader, prints)
-        if other is not None:
-            raise PrivacyError(
-                "cohort: expected records that no other account pays for, got some that "
-                f"{other!r} has read: {name!r} would spend a second budget on them. Use it."
-            )
-
-    def _replaced(self) -> PrivacyError:
-        return PrivacyError(
-            f"private: expected the records that release {self.release!r} of {self.spec.name!r} "
-            "was paid for, got others. Nothing was charged: give those records or, for these "
-            "records, another release name, which is charged again."
-        )
+    def _digest(self, key: bytes) -> str:
+        return source_digest(frame_rows(self.frame, self.spec), self.spec, key)
 
 
 RecordSource = StoreRecords | FrameRecords

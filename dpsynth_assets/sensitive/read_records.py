@@ -19,7 +19,7 @@ import hashlib
 import io
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,14 +37,14 @@ from dpsynth_assets.sensitive.fingerprints import FOLDER, store_key
 from dpsynth_assets.sensitive.private_files import PrivateFiles, kept_key
 
 
-def replaced_records(cohort: str, version: str | None = None) -> str:
-    """Says in one line that records of a cohort were replaced under their version."""
-    which = "this version" if version is None else f"version {version!r}"
+def replaced_records(cohort: str, version: str = "", release: str = "") -> str:
+    """Says in one line that records of a cohort were replaced under their version, or release."""
+    which = f"release {release!r}" if release else f"version {version!r}".removesuffix(" ''")
+    another = "ask for another release" if release else "raise source.version"
     return (
-        f"source.version: expected the records of {which} as they were when releases of "
-        f"{cohort!r} were paid for, got others under the same version. Nothing was charged: "
-        "restore the source and its columns or, to use these records, raise source.version: "
-        "every release is then charged again (`dpsynth plan` shows it)."
+        f"source.version: expected the records that {which} of {cohort!r} was paid for, got "
+        "others. Nothing was charged: restore the records and their columns or, to use these, "
+        f"{another}: every release is then charged again (`dpsynth plan` shows it)."
     )
 
 
@@ -74,16 +74,16 @@ class ReadRecords:
         self._files.make_folder(self._base / FOLDER)
         return self._files.alone(self._base / FOLDER / f"{cohort}.lock")
 
-    def differ(self, cohort: str, state: str, digest: Callable[[bytes], str]) -> bool:
+    def differ(self, cohort: str, state: str, digest: str) -> bool:
         """Says whether a paid release read other records under the same state.
 
         Args:
             cohort: Whose records they are.
             state: Public name of their state (`declared_state`).
-            digest: Computes their digest from the key; not called where nothing was paid for.
+            digest: Of their rows, under the store's key.
         """
         paid = self._files.text(self._paid(cohort, state))
-        return paid is not None and paid != digest(self.key)
+        return paid not in (None, digest)
 
     def begin_reading(self, cohort: str) -> None:
         """Notes that other records are about to take the place of those that are stored."""

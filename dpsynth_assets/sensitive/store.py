@@ -94,35 +94,53 @@ class StoredRecords:
     ) -> Iterator[None]:
         """Admits what was read of a cohort's source, or refuses it; the block then stores it.
 
-        One process at a time replaces a cohort's records or is charged for them.
-
         Args:
             spec: The cohort.
             digest: Of the rows, under the store's key (`source_digest`).
             prints: Fingerprints of the records, under the same key.
 
         Raises:
-            PrivacyError: They were replaced under their version, or another account pays for them.
-                What is stored stays.
+            PrivacyError: See `admitting`. What is stored stays.
         """
-        rows, state = self.read_records, declared_state(spec)
+        rows, declared = self.read_records, reading_digest(spec)
+        with self.admitting(spec, digest, prints):
+            rows.begin_reading(spec.name)
+            yield
+            rows.note_read(spec.name, declared_state(spec), declared, digest)
+
+    @contextmanager
+    def admitting(
+        self, spec: PrivateDatasetSpec, digest: str, prints: Prints, release: str = ""
+    ) -> Iterator[None]:
+        """Admits records of a cohort, or refuses them, and holds the cohort's lock.
+
+        One process at a time replaces a cohort's records or is charged for them.
+
+        Args:
+            spec: The cohort.
+            digest: Of the rows, under the store's key.
+            prints: Fingerprints of the records, under the same key.
+            release: Name of the release, for a frame in memory.
+
+        Raises:
+            PrivacyError: Others were paid for under the version, or the release, of these; or
+                another account pays for them.
+        """
+        rows, places = self.read_records, () if release else source_places(spec.source.path)
         with rows.alone(spec.name):
-            if rows.differ(spec.name, state, lambda _: digest):
-                raise PrivacyError(replaced_records(spec.name, spec.source.version))
+            if rows.differ(spec.name, declared_state(spec, release), digest):
+                raise PrivacyError(replaced_records(spec.name, spec.source.version, release))
             reader = Reader(
                 cohort=spec.name,
                 account=spec.account,
                 dataset=spec.dataset,
-                places=tuple(sorted(source_places(spec.source.path))),
+                places=tuple(sorted(places)),
             )
-            declared = reading_digest(spec)
             refuse_unmatched(spec, prints, rows.key)
             found = self.fingerprints.admit(reader, prints)
             if found is not None:
                 raise PrivacyError(shared_records(reader, found))
-            rows.begin_reading(spec.name)
             yield
-            rows.note_read(spec.name, state, declared, digest)
 
     @property
     def fingerprints(self) -> Fingerprints:
