@@ -24,7 +24,7 @@ import polars as pl
 from dpsynth_assets.benchmark.cohorts import one_real_example, public_only, real_data
 from dpsynth_assets.benchmark.running import DatasetBench
 from dpsynth_assets.datasets import EncoderSpec
-from dpsynth_assets.datasets.benchmark_spec import read_benchmark
+from dpsynth_assets.datasets.benchmark_spec import found_benchmark
 from dpsynth_assets.metrics.comparison import compare
 from dpsynth_assets.metrics.downstream import ACCURACY
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
@@ -46,7 +46,7 @@ def main() -> None:
 def scored(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Scores of every corpus of a dataset, and pairs that the classifiers order in two ways."""
     with tempfile.TemporaryDirectory() as scratch:
-        bench = DatasetBench(read_benchmark(LEADERBOARD), name, Path(scratch))
+        bench = DatasetBench(found_benchmark(LEADERBOARD), name, Path(scratch))
         made = dict(corpora(bench, arguments))
         held_out = bench.cohort.held_out.head(arguments.held_out)
     embedder, texts = TextEmbedder(), held_out["text"].to_list()

@@ -11,36 +11,25 @@ from dpsynth_assets.datasets.cohort_registry import (
     registered_part,
     usable_cohorts,
 )
-from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
 from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
-    BudgetSpec,
-    ColumnsSpec,
     HistogramSpec,
     MethodSpec,
-    PrivacyUnitSpec,
-    PublicFactsSpec,
     ScheduleSpec,
     SourceSpec,
     TopicHistogramSpec,
 )
-from dpsynth_assets.datasets.evaluation_section import EncoderSpec, EvaluationSpec, MauveSpec
+from dpsynth_assets.datasets.evaluation_section import EncoderSpec
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.files import (
     DatasetFile,
     dataset_folders,
-    find_dataset_files,
     parse_dataset_file,
-    render_environment,
     repeated_names,
-    resolve_paths,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import (
-    ClustersSpec,
-    InventedTextSpec,
     LanguageModelSpec,
-    PublicColumns,
     PublicDataSpec,
     PublicSource,
     TextEmbedderSpec,

@@ -188,37 +188,29 @@ def benchmark_files(folders: Sequence[Path]) -> list[tuple[Path, BenchmarkSpec |
     return [(path, found) for path in find_dataset_files(folders) for found in _parsed(path)]
 
 
-def read_benchmark(path: Path) -> BenchmarkSpec:
-    """Reads the benchmark of one file.
+def found_benchmark(name: str | Path) -> BenchmarkSpec:
+    """Finds a benchmark by its name in `defs` and the folders of DPSYNTH_DATASETS, or by a file.
 
     Raises:
-        DatasetFileError: There is none, or something is wrong with it.
+        DatasetFileError: There is none, or several, or something is wrong with it.
     """
-    parsed = _parsed(path)
+    is_file = Path(name).suffix in (".yaml", ".yml")
+    known = (
+        [(Path(name), each) for each in _parsed(Path(name))]
+        if is_file
+        else benchmark_files(dataset_folders())
+    )
+    named = {path for path, each in known if is_file or getattr(each, "name", None) == name}
+    parsed = [each for path, each in known if path in named]
     if problems := [each for each in parsed if isinstance(each, Problem)]:
         raise DatasetFileError(problems)
     specs = [each for each in parsed if isinstance(each, BenchmarkSpec)]
     if len(specs) != 1:
-        expected, remedy = f"one document of the type {BENCHMARK}", "See docs/leaderboard.md."
-        raise DatasetFileError([Problem("type", expected, str(len(specs)), remedy, file=str(path))])
+        others = sorted(each.name for _, each in known if isinstance(each, BenchmarkSpec))
+        expected = f"the name of one declared benchmark, or a file with one of type {BENCHMARK}"
+        remedy = f"Declared are: {', '.join(others) or 'none'}."
+        raise DatasetFileError([Problem("benchmark", expected, repr(name), remedy)])
     return specs[0]
-
-
-def found_benchmark(name: str) -> BenchmarkSpec:
-    """Finds a benchmark by its name in `defs` and the folders of DPSYNTH_DATASETS, or by a file.
-
-    Raises:
-        DatasetFileError: There is none, or something is wrong with it.
-    """
-    if Path(name).suffix in (".yaml", ".yml"):
-        return read_benchmark(Path(name))
-    found = benchmark_files(dataset_folders())
-    known = {each.name: path for path, each in found if isinstance(each, BenchmarkSpec)}
-    if name in known:
-        return read_benchmark(known[name])
-    expected = "the name of a declared benchmark or a YAML file"
-    remedy = f"Declared are: {', '.join(sorted(known)) or 'none'}."
-    raise DatasetFileError([Problem("benchmark", expected, repr(name), remedy)])
 
 
 def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:

@@ -51,16 +51,16 @@ class DatasetFile:
     spec: PrivateDatasetSpec | PublicDataSpec
 
 
-class SecretVariableError(ValueError):
-    """A declaration, which is shown, asks for a variable that may hold a secret."""
+class VariableError(ValueError):
+    """A declaration asks for a variable that is not set, or that may hold a secret.
 
-    def __init__(self, name: str) -> None:
-        """Names the variable, never its value."""
-        self.name = name
-        super().__init__(
-            f"Expected a variable named DPSYNTH_DATA_…, got {name}: declarations are shown and "
-            "stored, and other variables may hold a secret."
-        )
+    Attributes:
+        parts: What was expected, what was found, what to do: the variable's name, never its value.
+    """
+
+    def __init__(self, expected: str, got: str, remedy: str) -> None:
+        self.parts = (expected, got, remedy)
+        super().__init__(f"Expected {expected}, got {got}. {remedy}")
 
 
 def dataset_folders(defs: Path | None = None) -> list[Path]:
@@ -169,8 +169,7 @@ def render_environment(value: Any) -> Any:
     """Replaces `{{ env.NAME }}` in every string.
 
     Raises:
-        KeyError: A variable is not set; its name is the only argument.
-        SecretVariableError: A variable has another name than those for declarations.
+        VariableError: A variable is not set, or has another name than those for declarations.
     """
     if isinstance(value, str):
         return _ENVIRONMENT.sub(lambda match: _variable(match[1] or match[2]), value)
@@ -181,7 +180,11 @@ def render_environment(value: Any) -> Any:
 
 def _variable(name: str) -> str:
     if not _SHOWABLE.fullmatch(name):
-        raise SecretVariableError(name)
+        remedy = "Use such a variable: declarations are shown, and others may hold secrets."
+        raise VariableError("a variable named DPSYNTH_DATA_…", name, remedy)
+    if name not in os.environ:
+        remedy = f"Export {name}, or write the value into the file."
+        raise VariableError(f"the environment variable {name}", "none set", remedy)
     return os.environ[name]
 
 
@@ -217,15 +220,8 @@ def validated(
     try:
         attributes = render_environment(attributes)
         return model.model_validate(attributes)
-    except KeyError as error:
-        name = error.args[0]
-        expected = f"the environment variable {name}"
-        remedy = f"Export {name}, or write the value into the file."
-        return [Problem("attributes", expected, "none set", remedy, file=str(path))]
-    except SecretVariableError as error:
-        expected = "a variable named DPSYNTH_DATA_…"
-        remedy = "Use such a variable: declarations are shown, and others may hold secrets."
-        return [Problem("attributes", expected, error.name, remedy, file=str(path))]
+    except VariableError as error:
+        return [Problem("attributes", *error.parts, file=str(path))]
     except ValidationError as error:
         return problems_of(error, path, model, attributes)
 
@@ -241,7 +237,7 @@ def _is_foreign(document: Any, kind: Any) -> bool:
     return not ours and not difflib.get_close_matches(str(kind), COMPONENTS, n=1, cutoff=0.8)
 
 
-class TooLargeError(ValueError):
+class TooLargeError(yaml.YAMLError):
     """A file, or what its aliases stand for, is too large for a dataset file."""
 
 

@@ -23,7 +23,7 @@ from dpsynth_assets.datasets.cohort_registry import cohorts_of
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.files import (
     DatasetFile,
-    SecretVariableError,
+    VariableError,
     dataset_folders,
     find_dataset_files,
     locate,
@@ -322,7 +322,7 @@ def _declared(document: Any, file: Path) -> list[tuple[str, str]] | None:
     name = str(attributes.get("name", file.name))
     try:
         paths = [render_environment(path) for path in _paths(attributes)]
-    except (KeyError, SecretVariableError):
+    except VariableError:
         return None
     if not paths:
         return None

@@ -19,7 +19,7 @@ import re
 import sys
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -65,6 +65,11 @@ class Dialect:
     separator: str
     encoding: str
     lines_before_header: int = 0
+
+    def __str__(self) -> str:
+        """Says what is in such a file."""
+        separated_by = _SEPARATORS.get(self.separator, repr(self.separator))
+        return f"{self.encoding} text with fields separated by {separated_by}"
 
 
 def dialect_of(file: Path, source: SourceSpec) -> Dialect:
@@ -209,31 +214,15 @@ def _names(start: bytes, dialect: Dialect) -> list[str]:
 
 
 def _refusal(file: Path, declared: Dialect, found: Dialect) -> SourceError:
-    """Says which of the two fields differs, and what to write there."""
-    fields: Collection[str] = [
-        name
-        for name in ("separator", "encoding")
-        if getattr(declared, name) != getattr(found, name)
-    ]
-    words = {
-        "separator": (_word(declared.separator), _word(found.separator)),
-        "encoding": (f"{declared.encoding} text", f"{found.encoding} text"),
-    }
-    written = [
-        f"{name}: {json.dumps(value) if name == 'separator' else value}"
-        for name, value in (("separator", found.separator), ("encoding", found.encoding))
-        if name in fields
-    ]
+    """Says how the file is written, and what to declare."""
+    field = "separator" if declared.separator != found.separator else "encoding"
+    written = f"separator: {json.dumps(found.separator)} and encoding: {found.encoding}"
     return SourceError(
-        field=f"source.{next(iter(fields))}",
-        expected=f"{' and '.join(words[name][0] for name in fields)} in {file}",
-        got=" and ".join(words[name][1] for name in fields),
-        remedy=f"Write {' and '.join(written)} under source.",
+        field=f"source.{field}",
+        expected=f"{declared} in {file}",
+        got=str(found),
+        remedy=f"Write {written} under source.",
     )
-
-
-def _word(separator: str) -> str:
-    return f"fields separated by {_SEPARATORS.get(separator, repr(separator))}"
 
 
 CSV_FILE = "a CSV file with a header"

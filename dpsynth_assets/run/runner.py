@@ -28,7 +28,7 @@ from dpsynth_assets.methods.dataset_plan import (
     corpus_request,
     stage_request,
 )
-from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node, Part
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
@@ -51,7 +51,6 @@ from dpsynth_assets.releases.once import (
 )
 from dpsynth_assets.releases.store import StoredReleases, sealed_release
 from dpsynth_assets.run.records import RecordSource
-from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,20 +148,28 @@ class Runner:
             made = writing.write(opened.inputs(), number, self.progress)
             return Drawn(facts=made.facts, rows=made.rows, cost=_free(planned))
 
+        request = corpus_request(
+            self.plan.spec,
+            planned,
+            rows=number,
+            inputs=opened.identities,
+            release=self.release_name,
+            run_id=self.run_id,
+        )
+        return self.released(request, draw)
+
+    def released(
+        self, request: ReleaseRequest, draw: Callable[[Reservation], Drawn], **more: Any
+    ) -> StoredRelease:
+        """Finds a value of the plan, or charges and draws it; see `Releasing`."""
         return Releasing(
             ledger=self.ledger,
             store=self.store,
-            request=corpus_request(
-                self.plan.spec,
-                planned,
-                rows=number,
-                inputs=opened.identities,
-                release=self.release_name,
-                run_id=self.run_id,
-            ),
+            request=request,
             terms=self.plan.budget,
             plan=self.plan.releases,
             draw=draw,
+            **more,
         ).released()
 
     def budget_line(self) -> str:
@@ -273,18 +280,14 @@ class _StageRun(Opened):
         """Releases the stage, or finds it released."""
         paid = not self.stage.public
         with tempfile.TemporaryDirectory(prefix="dpsynth-stage-") as scratch:
-            return Releasing(
-                ledger=self.runner.ledger,
-                store=self.runner.store,
-                request=self._request(),
-                terms=self.runner.plan.budget,
-                plan=self.runner.plan.releases,
-                draw=self._draw if paid else partial(self._make_public, Path(scratch)),
-                passes=self._unfinished if paid else None,
+            return self.runner.released(
+                self._request(),
+                self._draw if paid else partial(self._make_public, Path(scratch)),
+                passes=self.records.checkpoint if paid else None,
                 drawn_from=self._drawn_from,
                 prepare=self._prepare,
                 rests_on=lambda: self.stage.tested(self.public),
-            ).released()
+            )
 
     def _request(self) -> ReleaseRequest:
         return stage_request(
@@ -328,31 +331,20 @@ class _StageRun(Opened):
             **bound,
         }
 
-    def _unfinished(self, reservation: Reservation) -> StoredCheckpoint | StoredPasses:
-        """What a killed run of this stage left under its charge."""
-        if self.stage.resumes_by == "passes":
-            return self.records.passes(reservation)
-        return self.records.checkpoint(reservation)
-
     def _draw(self, reservation: Reservation) -> Drawn:
         """Reads private data under the charge and releases."""
         self.runner.charged(self.runner)
         self.runner.progress(0.0, self.runner.budget_line())
-        public, checkpoint = self.public, self.records.checkpoint(reservation)
-        progress = self.runner.progress
+        public, progress = self.public, self.runner.progress
+        passes, checkpoint = self.records.passes(reservation), self.records.checkpoint(reservation)
         with (
             withheld(self.name, "The charge remains: run again to resume it."),
             self.records.opened(self.stage, reservation) as read,
         ):
-            private, started = self._with_passes(read, reservation), time.monotonic()
+            private, started = replace(read, passes=passes), time.monotonic()
             made = self.stage.release(private, public, checkpoint, progress)
             self._keep_internal(made, time.monotonic() - started)
         return _drawn(made.value, made.cost)
-
-    def _with_passes(self, private: PrivateInputs, reservation: Reservation) -> PrivateInputs:
-        if self.stage.resumes_by == "passes":
-            return replace(private, passes=self.records.passes(reservation))
-        return private
 
     def _make_public(self, scratch: Path, _: Reservation) -> Drawn:
         """Makes a public stage in a scratch folder, from which its files are stored."""
@@ -418,11 +410,7 @@ def recorded(
         release=release,
     )
     cost = Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
-    return Releasing(
-        ledger=ledger,
-        store=store,
-        request=request,
-        terms=plan.budget,
-        plan=plan.releases,
-        draw=lambda _: Drawn(facts=facts, rows=None, cost=cost),
-    ).released()
+    runner = Runner(
+        plan=plan, ledger=ledger, store=store, models=OpenedModels(), release_name=release
+    )
+    return runner.released(request, lambda _: Drawn(facts=facts, rows=None, cost=cost))

@@ -6,7 +6,7 @@ records, by a keyed hash of each one's id: it is the same for any number of shar
 **Privacy** Internal: everything here is computed from private records without noise.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -85,7 +85,7 @@ def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> So
     Raises:
         ValueError: There are no embeddings, or no shard at all.
     """
-    kept: PrivateInputs | None = None
+    kept: list[tuple[pl.DataFrame, np.ndarray]] = []
     labels: set[str] = set()
     versions: list[str] = []
     for some in each:
@@ -94,40 +94,29 @@ def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> So
         texts, own = some.records["text"].to_list(), some.records["label"].to_list()
         labels |= set(own)
         versions.append(version_of(version_of_texts(texts), own, array_version(some.embeddings)))
-        kept = _smallest(kept, some, dataset, rows)
-    if kept is None or kept.embeddings is None:
+        keys = hash_rows(Purpose.SCORED, dataset, [some.records["record_id"].to_list()])
+        known = some.records.with_columns(pl.Series(_KEY, keys, dtype=pl.String))
+        kept = [_first([*kept, _first([(known, some.embeddings)], rows)], rows)]
+    if not kept:
         raise ValueError("Expected at least one shard, got none.")
+    records, embeddings = kept[0]
     return SourceSample(
-        records=kept.records.select(CANONICAL),
-        embeddings=kept.embeddings,
+        records=records.select(CANONICAL),
+        embeddings=embeddings,
         labels=len(labels),
         version=version_of(versions),
     )
 
 
-def _smallest(
-    kept: PrivateInputs | None, some: PrivateInputs, dataset: str, rows: int
-) -> PrivateInputs:
-    """The records of the smallest hashes among those kept and some more.
+def _first(
+    each: Sequence[tuple[pl.DataFrame, np.ndarray]], rows: int
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """The records of the smallest hashes, with their embeddings.
 
     Records of one hash are equal in every column, or are distinguished by their content.
     """
-    keys = hash_rows(Purpose.SCORED, dataset, [some.records["record_id"].to_list()])
-    known = some.records.with_columns(pl.Series(_KEY, keys, dtype=pl.String))
-    embeddings = some.embeddings
-    if kept is not None and kept.embeddings is not None and embeddings is not None:
-        known = pl.concat([kept.records, known])
-        chosen = _first(known, rows)
-        first = chosen < kept.records.height
-        both = np.empty((len(chosen), embeddings.shape[1]), dtype=np.float32)
-        both[first] = kept.embeddings[chosen[first]]
-        both[~first] = embeddings[chosen[~first] - kept.records.height]
-        return PrivateInputs(records=known[chosen], embeddings=both)
-    chosen = _first(known, rows)
-    taken = None if embeddings is None else np.asarray(embeddings[chosen], dtype=np.float32)
-    return PrivateInputs(records=known[chosen], embeddings=taken)
-
-
-def _first(known: pl.DataFrame, rows: int) -> np.ndarray:
+    known = pl.concat([records for records, _ in each])
     placed = known.with_row_index(_PLACE).sort([_KEY, *CANONICAL], maintain_order=True)
-    return placed[_PLACE].head(rows).to_numpy().astype(np.int64)
+    chosen = placed[_PLACE].head(rows).to_numpy()
+    stacked = each[0][1] if len(each) == 1 else np.concatenate([those for _, those in each])
+    return known[chosen], np.asarray(stacked[chosen], dtype=np.float32)

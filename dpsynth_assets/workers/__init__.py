@@ -11,18 +11,6 @@ from dpsynth_assets.workers.local_processes import LocalWorkers
 from dpsynth_assets.workers.protocol import Here, WorkerError, Workers, forget, kept
 from dpsynth_assets.workers.ray_cluster import ADDRESS_VARIABLE, RayWorkers
 
-__all__ = [
-    "Here",
-    "LocalWorkers",
-    "WorkerError",
-    "Workers",
-    "declared_kind",
-    "declared_workers",
-    "forget",
-    "kept",
-]
-
-
 KIND_VARIABLE = "DPSYNTH_WORKERS"
 """`local` (the default) or `ray`."""
 

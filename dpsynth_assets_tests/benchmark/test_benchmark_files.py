@@ -6,7 +6,7 @@ import yaml
 
 from dpsynth_assets.benchmark.running import DatasetBench, places
 from dpsynth_assets.datasets import dataset_folders, standing
-from dpsynth_assets.datasets.benchmark_spec import benchmark_files, found_benchmark, read_benchmark
+from dpsynth_assets.datasets.benchmark_spec import benchmark_files, found_benchmark
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem
 from dpsynth_assets.paths import Home
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -17,18 +17,18 @@ from dpsynth_assets.sensitive.fingerprints import (
     store_key,
     text_prints,
 )
-from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
 
 
 def problem(file) -> str:
     with pytest.raises(DatasetFileError) as refused:
-        read_benchmark(file)
+        found_benchmark(file)
     return str(refused.value)
 
 
 def test_every_seed_has_references_and_the_whole_grid(letters, home):
-    spec = read_benchmark(write(letters, seeds=2))
+    spec = found_benchmark(write(letters, seeds=2))
     found = list(places(spec))
     assert len(found) == len(set(found)) == 2 * (2 + 2)
     assert [(p.line, p.epsilon, p.records) for p in found[:4]] == [
@@ -134,7 +134,7 @@ def test_a_private_declaration_that_does_not_hold_is_private_still(
 
 
 def admit(prints, private, texts):
-    key = store_key(OwnerOnlyFiles(private), private)
+    key = store_key(PrivateFiles(private), private)
     reader = Reader(cohort="mine", account="mine", dataset="mine")
     assert prints.admit(reader, Prints(text_prints(texts, key))) is None
 
@@ -142,7 +142,7 @@ def admit(prints, private, texts):
 def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
     private = Home(home).sensitive
     private.mkdir(parents=True, mode=0o700)
-    prints = Fingerprints(OwnerOnlyFiles(private), private)
+    prints = Fingerprints(PrivateFiles(private), private)
     read = [f"a letter of the person number {number}" for number in range(200)]
     admit(prints, private, read)
     assert prints.holds_most_of(read)
@@ -154,14 +154,14 @@ def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
 
 
 def test_a_copy_of_records_that_a_cohort_has_read_is_refused_before_a_cell(letters, home):
-    bench = DatasetBench(read_benchmark(write(letters)), "letters", home / "bench")
+    bench = DatasetBench(found_benchmark(write(letters)), "letters", home / "bench")
     assert bench.cohort.source.height == 300
     private = Home(home).sensitive
     private.mkdir(parents=True, mode=0o700)
-    prints = Fingerprints(OwnerOnlyFiles(private), private)
+    prints = Fingerprints(PrivateFiles(private), private)
     texts = pl.read_csv(letters / "letters.csv")["text"].to_list()
     admit(prints, private, texts)
-    bench = DatasetBench(read_benchmark(write(letters)), "letters", home / "bench")
+    bench = DatasetBench(found_benchmark(write(letters)), "letters", home / "bench")
     with pytest.raises(PrivacyError, match="a cohort of this installation has read"):
         bench.run(next(places(bench.spec)))
     assert not (home / "bench").exists()
@@ -199,7 +199,7 @@ def test_a_line_may_have_budgets_of_its_own(letters):
         },
     ]
     grid = [{"epsilons": [8.0, 4.0], "records": [300]}]
-    spec = read_benchmark(write(letters, methods=methods, grid=grid))
+    spec = found_benchmark(write(letters, methods=methods, grid=grid))
     assert spec.sizes == [(8.0, 300), (4.0, 300), (2.0, 100)]
     made = [
         (place.line, place.epsilon, place.records)
@@ -216,7 +216,7 @@ def test_an_entry_of_the_grid_may_have_runs_and_datasets_of_its_own(letters):
         {"epsilons": [8.0], "records": [300]},
         {"epsilons": [4.0], "records": [300], "datasets": ["letters"]},
     ]
-    spec = read_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
+    spec = found_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
     made = [
         (place.seed, place.dataset, place.epsilon)
         for place in places(spec)
@@ -234,6 +234,6 @@ def test_an_entry_of_the_grid_may_have_runs_and_datasets_of_its_own(letters):
 def test_a_line_is_none_where_it_has_no_cell(letters):
     own = attributes(letters)["datasets"]["letters"]
     grid = [{"epsilons": [8.0], "records": [300], "datasets": ["letters"]}]
-    spec = read_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
+    spec = found_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
     assert [line.name for line in spec.lines("letters")] == ["evolved"]
     assert not list(spec.lines("notes"))

@@ -13,7 +13,7 @@ from dpsynth_assets.benchmark.leaderboard_page import (
 )
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.cli.benchmark import app
-from dpsynth_assets.datasets.benchmark_spec import read_benchmark
+from dpsynth_assets.datasets.benchmark_spec import found_benchmark
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.benchmark.conftest import AUG_PE, attributes, write
 
@@ -24,7 +24,7 @@ EVOLVED = [{"name": "evolved", "method": "aug_pe", "settings": AUG_PE}]
 
 @pytest.fixture
 def spec(letters, home):
-    return read_benchmark(write(letters))
+    return found_benchmark(write(letters))
 
 
 def files(spec):
@@ -73,7 +73,7 @@ def test_a_dataset_may_be_scored_on_fewer_rows(letters, home):
     own = attributes(letters)["datasets"]["letters"]
     few = {**own, "scored_rows": 12}
     changes = {"datasets": {"letters": own, "few": few}, "methods": EVOLVED, "references": []}
-    spec = read_benchmark(write(letters, grid=[{"epsilons": [8], "records": [300]}], **changes))
+    spec = found_benchmark(write(letters, grid=[{"epsilons": [8], "records": [300]}], **changes))
     scored = {
         place.dataset: DatasetBench(spec, place.dataset, benchmark_folder("tiny")).run(place)
         for place in places(spec)
@@ -91,7 +91,7 @@ def test_a_plan_that_other_code_refused_is_tried_again(letters, home):
     settings = {"expected_batch_size": 4, "max_batches": 1}
     methods = [{"name": "mean", "method": "mean_uniform", "settings": settings}]
     changes = {"methods": methods, "references": []}
-    spec = read_benchmark(write(letters, grid=[{"epsilons": [0.01], "records": [300]}], **changes))
+    spec = found_benchmark(write(letters, grid=[{"epsilons": [0.01], "records": [300]}], **changes))
     (place,) = places(spec)
     folder = benchmark_folder("tiny")
     refused = DatasetBench(spec, "letters", folder).run(place)
