@@ -10,6 +10,8 @@ blanks between them, and letters stay letters.
 """
 
 import difflib
+import gzip
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -114,6 +116,11 @@ def check_columns(
             raise SourceError(field=field, expected=expected, got=got, remedy=advice, aside=aside)
 
 
+def unpacked(file: Path) -> gzip.GzipFile | io.BufferedReader:
+    """Opens a file, packed or not, to read its unpacked bytes."""
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+
+
 def guarded(
     read: Callable[[], T], file: Path | str, expected: str, remedy: str = "Write the file again."
 ) -> T:
@@ -122,17 +129,12 @@ def guarded(
     Raises:
         SourceError: Outside the handler, so that the failure is not even chained to it.
     """
-    results: list[T] = []
-    kind = ""
     try:
-        results.append(read())
+        return read()
     except Exception as error:  # noqa: BLE001
         kind = type(error).__name__
-    if kind:
-        wrong = _FAILURES.get(kind, f" that fails with {kind}")
-        got = f"{file}{wrong}"
-        raise SourceError(expected=expected, got=got, remedy=remedy)
-    return results[0]
+    got = f"{file}{_FAILURES.get(kind, f' that fails with {kind}')}"
+    raise SourceError(expected=expected, got=got, remedy=remedy)
 
 
 def as_records(

@@ -12,7 +12,6 @@ line after it. A quotation mark within an unquoted field stands for itself. Blan
 
 import codecs
 import csv
-import gzip
 import io
 import json
 import re
@@ -33,6 +32,7 @@ from dpsynth_assets.records.columns import (
     as_records,
     check_columns,
     guarded,
+    unpacked,
 )
 
 _LONGEST_HEADER_BYTES = 1 << 16
@@ -150,7 +150,7 @@ def is_utf_8(file: Path) -> bool | None:
     """
     decoder = codecs.getincrementaldecoder(_UTF_8)()
     ascii_alone = True
-    with opened(file) as raw:
+    with unpacked(file) as raw:
         while block := raw.read(_BLOCK_BYTES):
             ascii_alone &= block.isascii()
             try:
@@ -158,11 +158,6 @@ def is_utf_8(file: Path) -> bool | None:
             except UnicodeDecodeError:
                 return False
     return None if ascii_alone else not decoder.getstate()[0]
-
-
-def opened(file: Path) -> gzip.GzipFile | io.BufferedReader:
-    """Opens a file, packed or not, to read its unpacked bytes."""
-    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
 
 
 def _marked(start: bytes) -> str | None:
@@ -185,7 +180,7 @@ def _marked(start: bytes) -> str | None:
 
 def _start(file: Path) -> bytes:
     try:
-        with opened(file) as raw:
+        with unpacked(file) as raw:
             return raw.read(_LONGEST_HEADER_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""  # The reader of the file reports it.
@@ -283,7 +278,7 @@ def csv_batches(
 
 def _lines(file: Path, dialect: Dialect) -> Iterator[str]:
     """Lines with their ends, from the header on; bytes that are no text become U+FFFD."""
-    with opened(file) as raw:
+    with unpacked(file) as raw:
         # Not splitlines(): U+2028 and its kin may stand inside a field.
         text = io.TextIOWrapper(raw, encoding=dialect.encoding, errors="replace", newline="")
         lines = islice(text, dialect.lines_before_header, None)

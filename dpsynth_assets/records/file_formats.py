@@ -4,9 +4,8 @@ JSON Lines are parsed line by line. Arrow and Parquet are read by pyarrow, where
 UTF-8 spoils only itself.
 """
 
-import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dpsynth_assets.records.columns import (
     compose_record,
     float_text,
     guarded,
+    unpacked,
 )
 
 _JSON_FILE = "a JSON Lines file, one object per line"
@@ -113,7 +113,10 @@ def _class_names(written: bytes | None, place: Sequence[str], file: Path) -> dic
             for column, feature in found.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
-        readable = all(isinstance(own, list) and all(map(_is_text, own)) for own in names.values())
+        readable = all(
+            isinstance(own, list) and all(isinstance(name, str) for name in own)
+            for own in names.values()
+        )
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         readable = False
     if not readable:
@@ -123,10 +126,6 @@ def _class_names(written: bytes | None, place: Sequence[str], file: Path) -> dic
             remedy="Save the dataset again with `datasets`, or write it without that metadata.",
         )
     return names
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def json_columns(file: Path, rows: int) -> list[str]:
@@ -182,8 +181,7 @@ def _as_rows(records: Sequence[dict[str, Any] | None], columns: ColumnNames) -> 
 
 
 def _streamed_lines(file: Path) -> Iterator[str]:
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
-        lines: Iterable[bytes] = opened
+    with unpacked(file) as lines:
         for number, line in enumerate(lines):
             start = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
             text = start.decode("utf-8", errors="replace")

@@ -94,14 +94,14 @@ def refuse_no_file(file: Path) -> None:
 
 
 def refuse_unpacked_bytes(file: Path, size: int) -> None:
-    """Refuses a Parquet file whose texts are far larger than text can be in a file of its size.
+    """Refuses a file whose texts are far larger than text can be in a file of its size.
 
     Raises:
         SourceError: More than 256 MiB, at more than 200 times the file's own size.
     """
     if size > max(UNSUSPICIOUS_BYTES, LARGEST_RATIO * file.stat().st_size):
         raise SourceError(
-            expected=f"a Parquet file that unpacks to at most {LARGEST_RATIO} times its size",
+            expected=f"a file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Write the file again from the original records.",
         )
@@ -168,12 +168,7 @@ def refuse_bomb(file: Path) -> None:
                     break
     except (OSError, EOFError, zlib.error):
         return  # Damaged: the reader of the file reports it.
-    if size > most:
-        raise SourceError(
-            expected=f"a gzip file that unpacks to at most {LARGEST_RATIO} times its size",
-            got=f"{file}, which unpacks to more",
-            remedy="Unpack it yourself if you trust the file.",
-        )
+    refuse_unpacked_bytes(file, size)
 
 
 def refuse_many_rows(file: Path, rows: int) -> None:

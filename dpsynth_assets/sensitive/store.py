@@ -251,8 +251,13 @@ class StoredRecords:
         Raises:
             PrivacyError: It was never stored, was purged, or is lost.
         """
-        if lost := self._lost(dataset, "source", embeddings=with_embeddings, secrets=with_secrets):
-            raise PrivacyError(f"{lost} Nothing was charged.")
+        self._require(
+            dataset,
+            "source",
+            with_embeddings=with_embeddings,
+            with_secrets=with_secrets,
+            told=" Nothing was charged.",
+        )
 
     def pay_for_records(
         self,
@@ -391,32 +396,31 @@ class StoredRecords:
         """Last checkpoint of one paid stage that is not committed yet."""
         return StoredCheckpoint(self._files, self.folder(dataset) / _PASSES / reservation.id)
 
-    def _lost(
-        self, dataset: str, split: Split, *, embeddings: bool, secrets: bool = False
-    ) -> str | None:
-        """What is not there of a split, and what makes it, in one line; None where all is."""
+    def _require(
+        self,
+        dataset: str,
+        split: Split,
+        *,
+        with_embeddings: bool,
+        with_secrets: bool = False,
+        told: str = "",
+    ) -> None:
+        """Refuses, in one line, where something of a split is not there."""
         made_by = {f"{split}.parquet": "private_records"}
-        if embeddings:
+        if with_embeddings:
             for kind in ("version", "npy"):
                 made_by[f"{split}_embeddings.{kind}"] = "private_embeddings"
-        folder = self.folder(dataset)
         places = self.parts(dataset).places
         needed = [(place / name, made) for place in places for name, made in made_by.items()]
-        if secrets:
-            needed.append((folder / f"{DICTIONARY}.parquet", "secrets"))
-        lost = {made: path.name for path, made in needed if not self._files.exists(path)}
-        if not lost:
-            return None
-        return (
-            f"Expected {', '.join(lost.values())} of {dataset!r} in the sensitive store, got "
-            "nothing: purged, lost, or not made yet. Materialise "
-            f"{', '.join(f'{dataset}/shared/{name}' for name in lost)} (`dpsynth run {dataset}` "
-            "does)."
-        )
-
-    def _require(self, dataset: str, split: Split, *, with_embeddings: bool) -> None:
-        if lost := self._lost(dataset, split, embeddings=with_embeddings):
-            raise PrivacyError(lost)
+        if with_secrets:
+            needed.append((self.folder(dataset) / f"{DICTIONARY}.parquet", "secrets"))
+        if lost := {made: path.name for path, made in needed if not self._files.exists(path)}:
+            raise PrivacyError(
+                f"Expected {', '.join(lost.values())} of {dataset!r} in the sensitive store, got "
+                "nothing: purged, lost, or not made yet. Materialise "
+                f"{', '.join(f'{dataset}/shared/{name}' for name in lost)} (`dpsynth run "
+                f"{dataset}` does).{told}"
+            )
 
     def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
         self._require(dataset, split, with_embeddings=with_embeddings)

@@ -194,14 +194,11 @@ def awaited(
     Raises:
         WorkerError: There is no result.
     """
-    outcome, reason = None, what
     try:
-        outcome = wait()
+        return result_of(wait())
     except ends as problem:
         reason = what or type(problem).__name__
-    if outcome is None:  # Raised outside the handler: nothing is chained to it.
-        raise WorkerError(
-            f"Shard {part.name} in a worker failed with {reason}. Finished parts are kept: fix the "
-            "cause and run the step again."
-        )
-    return result_of(outcome)
+    raise WorkerError(  # Outside the handler: nothing is chained to it.
+        f"Shard {part.name} in a worker failed with {reason}. Finished parts are kept: fix the "
+        "cause and run the step again."
+    )
