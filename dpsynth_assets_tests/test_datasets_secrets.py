@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.datasets.files import resolve_paths
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.methods.dataset_plan import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
@@ -206,7 +207,7 @@ def test_paths_are_found_from_the_dataset_file(tmp_path):
             "public_incidence": "held.parquet",
         }
     )
-    located = secrets.located(lambda path: f"/found/{path}")
-    assert located.kinds[0].path == "/found/words.txt"
+    located = resolve_paths(secrets, tmp_path / "a.yaml")
+    assert located.kinds[0].path == str(tmp_path / "words.txt")
     assert located.kinds[1] == secrets.kinds[1]
-    assert located.public_incidence == "/found/held.parquet"
+    assert located.public_incidence.endswith("/held.parquet")

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dpsynth_assets.datasets.evaluation_section import EncoderSpec
 from dpsynth_assets.datasets.fields import (
+    IS_PATH,
     DatasetFileError,
     Declaration,
     Name,
@@ -21,8 +22,8 @@ from dpsynth_assets.datasets.files import (
     BENCHMARK,
     dataset_folders,
     find_dataset_files,
-    locate,
     read_documents,
+    resolve_paths,
     validated,
 )
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
@@ -39,7 +40,7 @@ class BenchmarkDataset(Declaration):
     Its scores are shown as they are: never name records of people here.
     """
 
-    path: str
+    path: Annotated[str, IS_PATH]
     """CSV or Parquet file of records that may be read by anyone."""
     public: Literal[True]
     """true: anyone may read these records. Their scores are shown without noise."""
@@ -59,7 +60,7 @@ class BenchmarkDataset(Declaration):
     than the benchmark asks for; none: those of the benchmark (rows)."""
     max_characters: int | None = Field(None, ge=20)
     """Texts are cut at the end of a sentence to this number of characters; none: not cut."""
-    documents: str | None = None
+    documents: Annotated[str | None, IS_PATH] = None
     """CSV or Parquet file of public documents, column `text` and perhaps `label`; none: the base
     invents them from domain and labels."""
     declared: dict[str, Any] = Field(default_factory=dict)
@@ -235,20 +236,6 @@ def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:
     ]
 
 
-def located(spec: BenchmarkSpec, file: Path) -> BenchmarkSpec:
-    """Makes relative paths absolute: project root first, then the folder of `file`."""
-    datasets = {
-        name: each.model_copy(
-            update={
-                "path": locate(each.path, file),
-                "documents": None if each.documents is None else locate(each.documents, file),
-            }
-        )
-        for name, each in spec.datasets.items()
-    }
-    return spec.model_copy(update={"datasets": datasets})
-
-
 def _parsed(path: Path) -> list[BenchmarkSpec | Problem]:
     """The benchmarks of a file, their paths resolved, and what is wrong with others."""
     documents, problems = read_documents(path)
@@ -263,7 +250,7 @@ def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkSpec | 
     spec = validated(BenchmarkSpec, document, path)
     if isinstance(spec, list):
         return [*spec]
-    file = located(spec, path)
+    file = resolve_paths(spec, path)
     refused = [*private_sources(file, path), *_base_problems(file, path)]
     return [*refused] if refused else [file]
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from dpsynth_assets.datasets.fields import (
+    IS_PATH,
     OWN_COLUMNS,
     Declaration,
     LabelWord,
@@ -81,7 +82,7 @@ def _field_separator(sign: str) -> str:
 class SourceSpec(Declaration):
     """The source of the records."""
 
-    path: str = Field(min_length=1)
+    path: Annotated[str, IS_PATH] = Field(min_length=1)
     """File, glob, folder written by Hugging Face `save_to_disk`, or hf:// address. A relative path
     starts at the project root or, failing that, at the YAML file's folder."""
     format: Literal["auto", "csv", "jsonl", "parquet", "huggingface"] = "auto"

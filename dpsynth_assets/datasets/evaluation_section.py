@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsynth_assets.datasets.fields import Declaration
+from dpsynth_assets.datasets.fields import IS_PATH, Declaration
 from dpsynth_assets.datasets.public_spec import TextEmbedderSpec
 
 
@@ -56,7 +56,7 @@ class EvaluationSpec(Declaration):
     has."""
     reference_rows: int = Field(400, ge=10)
     """Rows of the public-only and non-private references."""
-    canaries: str | None = None
+    canaries: Annotated[str | None, IS_PATH] = None
     """Private text or Parquet file with one planted canary a line; none: no test."""
     references: bool = True
     """Whether real held-out text and public text are scored beside."""

@@ -151,6 +151,9 @@ def normal_label(value: str) -> str:
 LabelWord = Annotated[PublicWord, AfterValidator(normal_label)]
 """A label value."""
 
+IS_PATH = "path"
+"""Mark of a field that names a file: relative, it is resolved when the file is read."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 """A name that is safe in asset keys, folders and tags."""
 

@@ -11,14 +11,13 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.dataset_sections import SourceSpec
-from dpsynth_assets.datasets.fields import Declaration, Problem, problems_of, suggest
+from dpsynth_assets.datasets.fields import IS_PATH, Declaration, Problem, problems_of, suggest
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
 
@@ -39,7 +38,6 @@ LARGEST_FILE_BYTES = 1 << 20
 LARGEST_FILE_VALUES = 100_000
 """Values of a file once its aliases are written out; a few lines of YAML can mean billions."""
 
-SpecT = TypeVar("SpecT", bound=PrivateDatasetSpec | PublicDataSpec)
 ModelT = TypeVar("ModelT", bound=Declaration)
 
 
@@ -136,24 +134,24 @@ def parse_dataset_file(
     return files, problems
 
 
-def resolve_paths(spec: SpecT, file: Path) -> SpecT:
-    """Makes relative source paths absolute: project root first, then the folder of `file`."""
-    return cast(SpecT, spec.model_copy(update=_located_parts(spec, file)))
+def resolve_paths(declared: ModelT, file: Path) -> ModelT:
+    """Makes relative paths absolute: project root first, then the folder of `file`."""
+    changed = {}
+    for name, field in type(declared).model_fields.items():
+        value = getattr(declared, name)
+        is_path = IS_PATH in field.metadata and value is not None
+        found = locate(value, file) if is_path else _resolved(value, file)
+        if found != value:
+            changed[name] = found
+    return declared.model_copy(update=changed)
 
 
-def _located_parts(spec: PrivateDatasetSpec | PublicDataSpec, file: Path) -> dict[str, Any]:
-    if isinstance(spec, PrivateDatasetSpec):
-        located: dict[str, Any] = {"source": _resolved(spec.source, file)}
-        if spec.evaluation.canaries is not None:
-            canaries = locate(spec.evaluation.canaries, file)
-            located["evaluation"] = spec.evaluation.model_copy(update={"canaries": canaries})
-        if spec.secrets is not None:
-            located["secrets"] = spec.secrets.located(lambda path: locate(path, file))
-        return located
-    if isinstance(spec.source, list):
-        parts = [(part, _resolved(part.source, file)) for part in spec.source]
-        return {"source": [part.model_copy(update={"source": found}) for part, found in parts]}
-    return {} if spec.source is None else {"source": _resolved(spec.source, file)}
+def _resolved(value: Any, file: Path) -> Any:
+    if isinstance(value, list):
+        return [_resolved(each, file) for each in value]
+    if isinstance(value, dict):
+        return {name: _resolved(each, file) for name, each in value.items()}
+    return resolve_paths(value, file) if isinstance(value, Declaration) else value
 
 
 def locate(path: str, file: Path) -> str:
@@ -186,10 +184,6 @@ def _variable(name: str) -> str:
         remedy = f"Export {name}, or write the value into the file."
         raise VariableError(f"the environment variable {name}", "none set", remedy)
     return os.environ[name]
-
-
-def _resolved(source: SourceSpec, file: Path) -> SourceSpec:
-    return source.model_copy(update={"path": locate(source.path, file)})
 
 
 def _exists(path: Path) -> bool:

@@ -2,13 +2,21 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, Refusal, twice, unfit
+from dpsynth_assets.datasets.fields import (
+    IS_PATH,
+    Declaration,
+    Name,
+    PublicWord,
+    Refusal,
+    twice,
+    unfit,
+)
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
@@ -52,7 +60,7 @@ class SecretKindSpec(Declaration):
     (transformers)."""
     framework: Literal["spacy", "transformers"] = "spacy"
     """What loads the named-entity model (ner)."""
-    path: str | None = None
+    path: Annotated[str | None, IS_PATH] = None
     """Text file with one secret a line (dictionary); stays private."""
     pattern: str | None = None
     """Regular expression (regex)."""
@@ -105,7 +113,7 @@ class SecretsSpec(Declaration):
     there with other content; all of them are charged, sampled or not."""
     kinds: list[SecretKindSpec] = Field(min_length=1)
     """Kinds of secrets (>= 1)."""
-    public_incidence: str | None = None
+    public_incidence: Annotated[str | None, IS_PATH] = None
     """Parquet file with columns record_id, secret and kind: which record holds which secret,
     DECLARED PUBLIC. Only then may sampling follow the secrets (linear program of SecPE). None:
     private, every record is sampled alike. Needs columns.id."""
@@ -124,16 +132,6 @@ class SecretsSpec(Declaration):
             ),
             public_incidence=self.public_incidence or "",
         )
-
-    def located(self, locate: Callable[[str], str]) -> "SecretsSpec":
-        """A copy whose relative paths were found by `locate`."""
-        kinds = [
-            kind if kind.path is None else kind.model_copy(update={"path": locate(kind.path)})
-            for kind in self.kinds
-        ]
-        incidence = self.public_incidence
-        found = None if incidence is None else locate(incidence)
-        return self.model_copy(update={"kinds": kinds, "public_incidence": found})
 
     def refusals(self) -> Iterator[Refusal]:
         """Kinds of one name."""

@@ -15,12 +15,12 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
-from dpsynth_assets.methods.audits import results_for
+from dpsynth_assets.methods.audits import results_behind
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import EXPORTED, FINETUNED_GENERATOR
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.published_rows import published_problems
@@ -193,9 +193,7 @@ def export_generator(
     charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
     entries = packager.ledger.entries()
     attacks = refuse_refuted(entries, charge.reservation)
-    behind = ChargeGraph(entries).charges_behind(charge.reservation)
-    pairs = [(each.mechanism, each.event) for each in behind]
-    audits = [*results_for(home().audits, pairs), *attacks]
+    audits = [*results_behind(entries, charge.reservation), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
     weights = packager.store.files(charge.reservation)
     prompts = planned.method.prompts(weights)

@@ -1,12 +1,14 @@
 """Lists all audits, of mechanisms and of methods, by name and by subject."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.attacks.audits import MECHANISM_AUDITS, latest_results
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, Charge, claims, event_types
 from dpsynth_assets.methods.canaries import CANARY_AUDITS
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 
 _MADE = {audit.name: audit for audit in (*MECHANISM_AUDITS, *CANARY_AUDITS)}
 AUDITS: tuple[Audit, ...] = tuple(_MADE[name] for name in claims())
@@ -57,3 +59,9 @@ def results_for(path: Path, charges: Iterable[Charge]) -> list[dict[str, Any]]:
         for audit in audits_for(charges)
         if audit.name in latest
     ]
+
+
+def results_behind(entries: Sequence[LedgerEntry], reservation: str) -> list[dict[str, Any]]:
+    """Picks the last results here that a release, and all it was made from, rest on."""
+    behind = ChargeGraph(entries).charges_behind(reservation)
+    return results_for(home().audits, [(each.mechanism, each.event) for each in behind])

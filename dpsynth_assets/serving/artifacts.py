@@ -8,16 +8,15 @@ from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.package import last_release, refuse_refuted
-from dpsynth_assets.methods.audits import results_for
+from dpsynth_assets.methods.audits import results_behind
 from dpsynth_assets.methods.capabilities import RowSource
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.stages import SERVED, SHARED
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
-from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.public_base.making import OpenedModels, public_versions
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
@@ -131,9 +130,7 @@ class Artifact:
             facts={},
         )
         entries = cohort.ledger.entries()
-        charged = ChargeGraph(entries).charges_behind(stored.reservation.id)
-        pairs = [(each.mechanism, each.event) for each in charged]
-        audits = results_for(home().audits, pairs)
+        audits = results_behind(entries, stored.reservation.id)
         return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
 
     def open(self) -> AbstractContextManager[RowSource]:

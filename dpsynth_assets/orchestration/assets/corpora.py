@@ -39,7 +39,7 @@ from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, Release
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, CohortSpend, Ledger
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
@@ -202,16 +202,14 @@ def publish_corpus(
         dg.Failure: An attack on the settings of this very release refuted its claim. What is there
             stays as it is.
     """
-    from dpsynth_assets.methods.audits import results_for
+    from dpsynth_assets.methods.audits import results_behind
 
     rows = published_rows(spec, planned, candidate)
     reservation, entries = str(candidate["reservation"][0]), ledger.entries()
     attacks = attacks_on_release(entries, reservation)
     if (refused := refusal(attacks)) is not None:
         raise dg.Failure(description=refused, allow_retries=False)
-    behind = ChargeGraph(entries).charges_behind(reservation)
-    pairs = [(each.mechanism, each.event) for each in behind]
-    audits = [*results_for(home().audits, pairs), *attacks]
+    audits = [*results_behind(entries, reservation), *attacks]
     if planned.method.guarantee is GuaranteeType.SECRET:
         audits += recall_results(spec.name)
     spent = ledger.spend(spec.account)
