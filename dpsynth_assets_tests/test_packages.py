@@ -11,10 +11,10 @@ import pytest
 
 from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.package import (
-    Packager,
     export_corpus,
     write_corpus,
     write_generator,
+    write_package,
 )
 from dpsynth_assets.exports.proof import PROOF_FILE
 from dpsynth_assets.exports.verification import LONGEST_FILE, _refuse_bombs, verify_package
@@ -30,6 +30,7 @@ from dpsynth_assets.releases.published_rows import candidate_behind, published_r
 from dpsynth_assets.releases.store import rows_digest
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import GENERATOR, corpus_label
+from dpsynth_assets.run.runner import Runner
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.stored import release_once
 
@@ -57,9 +58,7 @@ def house(tmp_path_factory):
         labels = {"label": ["billing", "delivery"]}
         spec = letters(columns={"labels": ["label"]}, public_facts={"labels": labels})
         plan = plan_dataset(spec)
-        packager = Packager(
-            spec=spec, plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore()
-        )
+        packager = Runner(plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore())
         planned = plan.methods[0]
         (stage,) = planned.plan.stages
         request = stage_request(spec, planned, stage, release="1", inputs={})
@@ -132,7 +131,7 @@ def packed(house, target, changed_rows=lambda rows: rows, **changes):
     label = json.loads((honest / LABEL_FILE).read_text()) | changes
     rows = changed_rows(pl.read_parquet(honest / "data"))
     fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
-    return packager.write(target, folder=planned.folder, label=label, hub=HUB, fill=fill)
+    return write_package(packager, target, folder=planned.folder, label=label, hub=HUB, fill=fill)
 
 
 def altered(**columns):
@@ -231,7 +230,9 @@ def test_something_beside_true_rows_is_found(house, tmp_path, lie, name):
         lie(folder)
 
     label = json.loads((honest / LABEL_FILE).read_text())
-    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    write_package(
+        packager, tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill
+    )
     (problem,) = verify_package(tmp_path / "lie").problems
     assert problem.startswith(f"{name}: expected")
 
@@ -244,7 +245,8 @@ def test_a_true_label_on_other_weights_is_found(house, tmp_path):
         weights = tmp_path / f"{name}_weights"
         weights.mkdir()
         (weights / "model.safetensors").write_bytes(content)
-        packager.write(
+        write_package(
+            packager,
             tmp_path / name,
             folder=planned.folder,
             label=label,

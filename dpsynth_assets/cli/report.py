@@ -212,21 +212,22 @@ def export(
         license_id: Licence for the card, e.g. cc-by-4.0.
         language: Language of the texts, e.g. en.
     """
-    from dpsynth_assets.exports.package import Packager, export_corpus, export_generator
+    from dpsynth_assets.exports.package import export_corpus, export_generator
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
     from dpsynth_assets.report.cards import HubFacts
+    from dpsynth_assets.run.runner import Runner
 
     spec = find_cohort(cohort)
     plan = plan_dataset(spec)
     planned = find_method(plan, method)
-    packager = Packager(spec=spec, plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore())
+    runner = Runner(plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore())
     public = spec.public_facts.labels
     classes = {name: list(public[name]) for name in spec.columns.labels if name in public}
     hub = HubFacts(license=license_id, language=language, classes=classes)
     target = (output or home().exports / cohort / f"{method}_{what}").resolve()
     packed = export_corpus if what == "corpus" else export_generator
-    head = packed(packager, planned, target, hub)
+    head = packed(runner, planned, target, hub)
     say(
         f"Wrote {target}: charged nothing, recorded in the ledger.",
         f"Ledger head over {head.entries} entries: {head.root}",

@@ -97,13 +97,12 @@ def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
         ReleaseStore,
         stored_value,
     )
+    from dpsynth_assets.run.runner import Runner
     from dpsynth_assets.serving.artifacts import Cohort
 
+    plan = plan_dataset(_with_engine(spec, engine))
     return Cohort(
-        spec=spec,
-        plan=plan_dataset(_with_engine(spec, engine)),
-        ledger=PrivacyLedger().open(),
-        store=ReleaseStore(),
+        runner=Runner(plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore()),
         value=lambda name: stored_value(public_key(spec.public_data, name)),
     )
 
@@ -116,8 +115,8 @@ def _artifacts(cohort: "Cohort", methods: list[str] | None, *, accept: bool) -> 
     """
     found, problems = [], []
     for planned in [
-        find_method(cohort.plan, each) for each in methods or []
-    ] or cohort.plan.methods:
+        find_method(cohort.runner.plan, each) for each in methods or []
+    ] or cohort.runner.plan.methods:
         try:
             found.append(cohort.artifact(planned, accept_ex_post=accept))
         except PrivacyError as problem:
@@ -125,7 +124,9 @@ def _artifacts(cohort: "Cohort", methods: list[str] | None, *, accept: bool) -> 
                 raise
             problems.append(str(problem))
     if not found:
-        raise PrivacyError(" ".join(problems) or f"{cohort.spec.name} declares no method.")
+        raise PrivacyError(
+            " ".join(problems) or f"{cohort.runner.plan.spec.name} declares no method."
+        )
     return found
 
 

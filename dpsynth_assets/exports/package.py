@@ -6,23 +6,21 @@ A package is written whole or not at all, after the ledger has a line of what le
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
 from dpsynth_assets.methods.audits import results_behind
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.stages import EXPORTED, FINETUNED_GENERATOR
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
-from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.published_rows import published_problems
 from dpsynth_assets.releases.store import StoredReleases, problem_behind, sealed_release
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
@@ -34,7 +32,7 @@ from dpsynth_assets.report.cards import (
     hub_model_card,
 )
 from dpsynth_assets.report.label import CORPUS, GENERATOR, corpus_label
-from dpsynth_assets.run.runner import recorded
+from dpsynth_assets.run.runner import Runner
 
 ROWS_PER_FILE = 100_000
 PROMPTS_FILE = "prompts.json"
@@ -43,67 +41,41 @@ RELEASE = "release"
 """Name of the exported release among the inputs of a package's entry."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packager:
-    """Writes packages of one cohort.
+def write_package(
+    runner: Runner,
+    target: Path,
+    *,
+    folder: str,
+    label: Mapping[str, Any],
+    hub: HubFacts,
+    fill: Callable[[Path], None],
+) -> TreeHead:
+    """Writes a package of a cohort; an earlier one at the same place is replaced.
 
-    Attributes:
-        spec: The cohort.
-        plan: Its plan; a package costs nothing in it, being post-processing.
-        ledger: Gets one line for each different package.
-        store: Keeps the list of files under that line.
+    Args:
+        runner: Writes the line of the ledger, and keeps the list of files under it.
+        target: Where the folder will lie.
+        folder: Folder of the method in the cohort.
+        label: Privacy label of what is in it.
+        hub: What the card says besides.
+        fill: Writes everything but the proof into an empty folder.
+
+    Returns:
+        The ledger's head that the proof leads to.
+
+    Raises:
+        PrivacyError: Something else lies at the target; nothing was written.
+
+    **Privacy** Post-processing of what was released: charged nothing, and recorded.
     """
-
-    spec: PrivateDatasetSpec
-    plan: DatasetPlan
-    ledger: Ledger
-    store: StoredReleases
-
-    def write(
-        self,
-        target: Path,
-        *,
-        folder: str,
-        label: Mapping[str, Any],
-        hub: HubFacts,
-        fill: Callable[[Path], None],
-    ) -> TreeHead:
-        """Writes a package; an earlier one at the same place is replaced.
-
-        Args:
-            target: Where the folder will lie.
-            folder: Folder of the method in the cohort.
-            label: Privacy label of what is in it.
-            hub: What the card says besides.
-            fill: Writes everything but the proof into an empty folder.
-
-        Returns:
-            The ledger's head that the proof leads to.
-
-        Raises:
-            PrivacyError: Something else lies at the target; nothing was written.
-
-        **Privacy** Post-processing of what was released: charged nothing, and recorded.
-        """
-        refuse_other_folder(target)
-        with replaced_whole(target) as temporary:
-            fill(temporary)
-            stored = self._recorded(folder, label, hub, file_digests(temporary))
-            last = label["cohort"]["as_of_entry"]
-            proof = LedgerProof.of(self.ledger.entries(), stored.reservation.id, last)
-            proof.write(temporary)
-        return proof.head
-
-    def _recorded(
-        self, folder: str, label: Mapping[str, Any], hub: HubFacts, files: dict[str, str]
-    ) -> StoredRelease:
-        subject, last = label["subject"], label["cohort"]["as_of_entry"]
-        behind = entries_behind(self.ledger.entries(), self.spec.account, last)
-        return recorded(
-            self.plan,
-            self.ledger,
-            self.store,
-            asset=f"{self.spec.name}/{folder}/{EXPORTED}_{subject['kind']}",
+    refuse_other_folder(target)
+    subject, last, spec = label["subject"], label["cohort"]["as_of_entry"], runner.plan.spec
+    with replaced_whole(target) as temporary:
+        fill(temporary)
+        files = file_digests(temporary)
+        behind = entries_behind(runner.ledger.entries(), spec.account, last)
+        stored = runner.record(
+            f"{spec.name}/{folder}/{EXPORTED}_{subject['kind']}",
             mechanism=MECHANISM,
             parameters={
                 "files": files,
@@ -114,6 +86,9 @@ class Packager:
             release=str(subject["release"]),
             facts={"files": files},
         )
+        proof = LedgerProof.of(runner.ledger.entries(), stored.reservation.id, last)
+        proof.write(temporary)
+    return proof.head
 
 
 def refuse_other_folder(target: Path) -> None:
@@ -140,30 +115,27 @@ def _is_package(folder: Path) -> bool:
     return set(file_names(folder)) <= {PROOF_FILE, *files}
 
 
-def export_corpus(
-    packager: Packager, planned: PlannedMethod, target: Path, hub: HubFacts
-) -> TreeHead:
+def export_corpus(runner: Runner, planned: PlannedMethod, target: Path, hub: HubFacts) -> TreeHead:
     """Packs a published corpus: rows that passed the release gate, under their own label.
 
     Raises:
         PrivacyError: Nothing was published, or what is there is not what the ledger sealed, or an
             attack on these very settings has refuted their claim since.
     """
-    published = home().released / packager.spec.name / planned.folder
+    published = home().released / runner.plan.spec.name / planned.folder
     if not (published / LABEL_FILE).is_file():
         raise PrivacyError(
             f"Expected a published corpus of {planned.folder!r} in {published}, got none. Run "
-            f"`dpsynth run {packager.spec.name}`, which publishes what passes the release gate."
+            f"`dpsynth run {runner.plan.spec.name}`, which publishes what passes the release gate."
         )
-    problems = published_problems(
-        packager.spec, planned, published, packager.ledger, packager.store
-    )
+    problems = published_problems(runner.plan.spec, planned, published, runner.ledger, runner.store)
     if problems:
         raise PrivacyError(f"{published}: {'; '.join(problems)}")
     label = json.loads((published / LABEL_FILE).read_text())
-    refuse_refuted(packager.ledger.entries(), label["subject"]["reservation"])
+    refuse_refuted(runner.ledger.entries(), label["subject"]["reservation"])
     rows = pl.read_parquet(published / "data")
-    return packager.write(
+    return write_package(
+        runner,
         target,
         folder=planned.folder,
         label=label,
@@ -173,7 +145,7 @@ def export_corpus(
 
 
 def export_generator(
-    packager: Packager,
+    runner: Runner,
     planned: PlannedMethod,
     target: Path,
     hub: HubFacts,
@@ -189,15 +161,16 @@ def export_generator(
             f"Expected a method that releases a generator, got {planned.folder!r}, which releases "
             "a corpus alone. Export that, or name another method."
         )
-    asset = f"{packager.spec.name}/{planned.folder}/{FINETUNED_GENERATOR}"
-    charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
-    entries = packager.ledger.entries()
+    asset = f"{runner.plan.spec.name}/{planned.folder}/{FINETUNED_GENERATOR}"
+    charge = last_release(runner.ledger, runner.store, asset, runner.plan.spec.account)
+    entries = runner.ledger.entries()
     attacks = refuse_refuted(entries, charge.reservation)
     audits = [*results_behind(entries, charge.reservation), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
-    weights = packager.store.files(charge.reservation)
+    weights = runner.store.files(charge.reservation)
     prompts = planned.method.prompts(weights)
-    return packager.write(
+    return write_package(
+        runner,
         target,
         folder=planned.folder,
         label=label,

@@ -100,8 +100,8 @@ class Runner:
     plan: DatasetPlan
     ledger: Ledger
     store: StoredReleases
-    models: OpenedModels
-    release_name: str
+    models: OpenedModels = field(default_factory=OpenedModels)
+    release_name: str = ""
     records: RecordSource | None = None
     run_id: str = ""
     progress: ProgressCallback = lambda _share, _message: None
@@ -171,6 +171,41 @@ class Runner:
             draw=draw,
             **more,
         ).released()
+
+    def record(
+        self,
+        asset: str,
+        *,
+        mechanism: str,
+        parameters: Mapping[str, Any],
+        release: str,
+        facts: Mapping[str, Any],
+    ) -> StoredRelease:
+        """Writes a line of the ledger for what leaves by a command, or finds it written.
+
+        **Privacy** Post-processing of what was released: charged nothing.
+
+        Args:
+            asset: What leaves.
+            mechanism: What makes it, e.g. `export`.
+            parameters: What it was made from, and what it is known by.
+            release: Name of the release.
+            facts: What is kept of it.
+        """
+        spec, cost = self.plan.spec, Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
+        request = ReleaseRequest(
+            cohort=spec.account,
+            dataset=spec.dataset,
+            asset=asset,
+            mechanism=mechanism,
+            guarantee=cost.guarantee,
+            event=cost.event,
+            parameters=parameters,
+            code_version=RECORDED_VERSION,
+            data_version=spec.source.version,
+            release=release,
+        )
+        return self.released(request, lambda _: Drawn(facts=facts, rows=None, cost=cost))
 
     def budget_line(self) -> str:
         """What is reserved of the budget by now."""
@@ -369,48 +404,3 @@ def _drawn(made: StageRelease, cost: Cost) -> Drawn:
 
 def _free(part: Part) -> Cost:
     return Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)
-
-
-def recorded(
-    plan: DatasetPlan,
-    ledger: Ledger,
-    store: StoredReleases,
-    *,
-    asset: str,
-    mechanism: str,
-    parameters: Mapping[str, Any],
-    release: str,
-    facts: Mapping[str, Any],
-) -> StoredRelease:
-    """Writes a line of the ledger for what leaves by a command, or finds it written.
-
-    **Privacy** Post-processing of what was released: charged nothing.
-
-    Args:
-        plan: Of the cohort; the line is part of it, at no cost.
-        ledger: Gets the line.
-        store: Keeps the facts under it.
-        asset: What leaves.
-        mechanism: What makes it, e.g. `export`.
-        parameters: What it was made from, and what it is known by.
-        release: Name of the release.
-        facts: What is kept of it.
-    """
-    spec = plan.spec
-    request = ReleaseRequest(
-        cohort=spec.account,
-        dataset=spec.dataset,
-        asset=asset,
-        mechanism=mechanism,
-        guarantee=GuaranteeType.DP,
-        event=POST_PROCESSING,
-        parameters=parameters,
-        code_version=RECORDED_VERSION,
-        data_version=spec.source.version,
-        release=release,
-    )
-    cost = Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
-    runner = Runner(
-        plan=plan, ledger=ledger, store=store, models=OpenedModels(), release_name=release
-    )
-    return runner.released(request, lambda _: Drawn(facts=facts, rows=None, cost=cost))

@@ -6,21 +6,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.package import last_release, refuse_refuted
 from dpsynth_assets.methods.audits import results_behind
 from dpsynth_assets.methods.capabilities import RowSource
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.stages import SERVED, SHARED
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.public_base.making import OpenedModels, public_versions
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.public_base.making import public_versions
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
-from dpsynth_assets.run.runner import Opened, Reads, Runner, recorded
+from dpsynth_assets.run.runner import Opened, Reads, Runner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +26,11 @@ class Cohort:
     """A cohort whose releases are served.
 
     Attributes:
-        spec: Its declaration.
-        plan: Its plan.
-        ledger: Gets one line a day and artifact.
-        store: Where releases lie.
+        runner: Opens its releases; its ledger gets one line a day and artifact.
         value: Reads a public artifact of the cohort's base by its name.
     """
 
-    spec: PrivateDatasetSpec
-    plan: DatasetPlan
-    ledger: Ledger
-    store: StoredReleases
+    runner: Runner
     value: Callable[[str], Any]
 
     def artifact(self, planned: PlannedMethod, *, accept_ex_post: bool = False) -> "Artifact":
@@ -49,15 +41,16 @@ class Cohort:
                 ledger sealed, or an attack refuted its claim, or it is ex-post and that
                 was not accepted.
         """
-        name = f"{self.spec.name}/{planned.folder}"
+        spec, ledger = self.runner.plan.spec, self.runner.ledger
+        name = f"{spec.name}/{planned.folder}"
         paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]
         if planned.method.open_rows is None or not paid:
             raise PrivacyError(
                 f"Expected a method whose release writes rows on demand, got {name}: its rows are "
                 "themselves the release. `dpsynth export` packs them."
             )
-        charge = last_release(self.ledger, self.store, f"{name}/{paid[-1]}", self.spec.account)
-        refuse_refuted(self.ledger.entries(), charge.reservation)
+        charge = last_release(ledger, self.runner.store, f"{name}/{paid[-1]}", spec.account)
+        refuse_refuted(ledger.entries(), charge.reservation)
         found = Artifact(cohort=self, planned=planned, charge=charge)
         if not accept_ex_post and found.guarantee is not GuaranteeType.DP:
             raise PrivacyError(
@@ -82,9 +75,14 @@ class Artifact:
     charge: LedgerEntry
 
     @property
+    def runner(self) -> Runner:
+        """What opens the cohort's releases."""
+        return self.cohort.runner
+
+    @property
     def name(self) -> str:
         """What a request calls it: `cohort/method`."""
-        return f"{self.cohort.spec.name}/{self.planned.folder}"
+        return f"{self.runner.plan.spec.name}/{self.planned.folder}"
 
     @cached_property
     def reads(self) -> dict[str, str]:
@@ -92,21 +90,20 @@ class Artifact:
         stage = self.charge.asset.rsplit("/", maxsplit=1)[-1]
         found = {stage: self.charge.reservation}
         if TOPIC_HISTOGRAM in self._node.reads:
-            asset = f"{self.cohort.spec.name}/{SHARED}/{TOPIC_HISTOGRAM}"
-            topics = last_release(
-                self.cohort.ledger, self.cohort.store, asset, self.cohort.spec.account
-            )
+            spec, runner = self.runner.plan.spec, self.runner
+            asset = f"{spec.name}/{SHARED}/{TOPIC_HISTOGRAM}"
+            topics = last_release(runner.ledger, runner.store, asset, spec.account)
             found[TOPIC_HISTOGRAM] = topics.reservation
         return found
 
     @property
     def _node(self) -> Node:
-        return self.cohort.plan.graph.nodes[self.planned.corpus]
+        return self.runner.plan.graph.nodes[self.planned.corpus]
 
     @property
     def guarantee(self) -> GuaranteeType:
         """What holds for everything behind a row together."""
-        graph = self.cohort.ledger.provenance()
+        graph = self.runner.ledger.provenance()
         charges = [each for name in self.reads.values() for each in graph.charges_behind(name)]
         return weakest(charges)
 
@@ -118,18 +115,14 @@ class Artifact:
 
         **Privacy** Post-processing: charged nothing. Nothing of any request is recorded.
         """
-        cohort = self.cohort
-        stored = recorded(
-            cohort.plan,
-            cohort.ledger,
-            cohort.store,
-            asset=f"{self.name}/{SERVED}",
+        stored = self.runner.record(
+            f"{self.name}/{SERVED}",
             mechanism=self.planned.method.name,
             parameters={"inputs": self.reads},
             release=day,
             facts={},
         )
-        entries = cohort.ledger.entries()
+        entries = self.runner.ledger.entries()
         audits = results_behind(entries, stored.reservation.id)
         return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
 
@@ -139,25 +132,19 @@ class Artifact:
         Raises:
             PrivacyError: A public artifact is another one than the release was made with.
         """
-        cohort, node = self.cohort, self._node
-        public = {name: cohort.value(name) for name in node.step.reads}
+        node = self._node
+        public = {name: self.cohort.value(name) for name in node.step.reads}
         self._refuse_other_public(public)
-        runner = Runner(
-            plan=cohort.plan,
-            ledger=cohort.ledger,
-            store=cohort.store,
-            models=OpenedModels(),
-            release_name="",
-        )
-        inputs = Opened(runner, node, Reads(public=public, charges=self._charges())).inputs()
+        reads = Reads(public=public, charges=self._charges())
+        inputs = Opened(self.runner, node, reads).inputs()
         opened: AbstractContextManager[RowSource] = self.planned.method.open_rows(inputs)
         return opened
 
     def _charges(self) -> dict[str, str]:
         """Charge of everything that a row is written from, by folder and stage."""
-        graph = self.cohort.ledger.provenance()
+        graph = self.runner.ledger.provenance()
         names = [each for one in self.reads.values() for each in (one, *graph.behind(one))]
-        own = f"{self.cohort.spec.name}/"
+        own = f"{self.runner.plan.spec.name}/"
         return {graph.charges[name].asset.removeprefix(own): name for name in names}
 
     def _refuse_other_public(self, values: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dpsynth_assets.cli import serve
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.exports.package import PROMPTS_FILE, Packager, export_generator
+from dpsynth_assets.exports.package import PROMPTS_FILE, export_generator
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.planning import plan_dataset
@@ -27,6 +27,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import HubFacts
+from dpsynth_assets.run.runner import Runner
 from dpsynth_assets_tests.end_to_end.conftest import (
     House,
     installation_in,
@@ -118,7 +119,7 @@ def test_more_rows_later_cost_nothing(house):
 
 def package_of(house, folder, target, facts=None):
     plan = plan_dataset(house.spec)
-    packager = Packager(spec=house.spec, plan=plan, ledger=ledger(), store=ReleaseStore())
+    packager = Runner(plan=plan, ledger=ledger(), store=ReleaseStore())
     export_generator(packager, plan.method(folder), target, facts or HubFacts())
     return target
 
@@ -171,7 +172,7 @@ def cohort_of(house, spec=None):
 )
 def test_what_is_served_writes_rows_of_the_label_under_a_line_without_any_cost(house, method, paid):
     before, cohort = spent(), cohort_of(house)
-    artifact = cohort.artifact(cohort.plan.method(method))
+    artifact = cohort.artifact(cohort.runner.plan.method(method))
     with artifact.open() as source:
         assert source.labels == ("billing", "delivery")
         rows = source.write([0, 1, 1], RowSampling(max_new_tokens=12), 1)
@@ -191,19 +192,19 @@ def test_what_is_served_writes_rows_of_the_label_under_a_line_without_any_cost(h
 
 def test_a_generator_whose_files_were_altered_is_not_served(house):
     cohort = cohort_of(house)
-    charge = cohort.artifact(cohort.plan.method("ctcl")).charge
+    charge = cohort.artifact(cohort.runner.plan.method("ctcl")).charge
     (weights,) = ReleaseStore().files(charge.reservation).glob("*.safetensors")
     original = weights.read_bytes()
     weights.write_bytes(original + b"x")
     with pytest.raises(PrivacyError, match="altered"):
-        cohort.artifact(cohort.plan.method("ctcl"))
+        cohort.artifact(cohort.runner.plan.method("ctcl"))
     weights.write_bytes(original)
 
 
 def test_what_was_not_released_or_writes_no_rows_is_not_served(house):
     cohort = cohort_of(house)
     with pytest.raises(PrivacyError, match="writes rows on demand"):
-        cohort.artifact(cohort.plan.method("downstream_fine_tuning"))
+        cohort.artifact(cohort.runner.plan.method("downstream_fine_tuning"))
     entries = house.spec.methods
     other = [entries[0].model_copy(update={"name": "never"}), *entries[1:]]
     unreleased = cohort_of(house, house.spec.model_copy(update={"methods": other}))
