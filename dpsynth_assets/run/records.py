@@ -1,7 +1,7 @@
 """Sources of private records for a release: the sensitive store, or a frame in memory."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,9 +27,13 @@ from dpsynth_assets.sensitive.read_records import (
     source_digest,
 )
 from dpsynth_assets.sensitive.read_source import require_parts
-from dpsynth_assets.sensitive.store import StoredRecords
+from dpsynth_assets.sensitive.store import Needs, StoredRecords
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
+
+
+def _needs(stage: Stage) -> Needs:
+    return Needs(with_embeddings=stage.needs_embeddings, with_secrets=stage.needs_secrets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +63,7 @@ class StoreRecords:
         """
         if self.workers is not None:
             require_parts(self.spec, self.store)
-        self.store.require_records(
-            self.spec.name,
-            with_embeddings=stage.needs_embeddings,
-            with_secrets=stage.needs_secrets,
-        )
+        self.store.require_records(self.spec.name, **_needs(stage))
         if stage.needs_embeddings:
             self.store.require_stated_embeddings(self.spec.name)
 
@@ -91,14 +91,8 @@ class StoreRecords:
         Returns:
             JSON values, private.
         """
-        return {
-            "records": self.store.pay_for_records(
-                self.spec.name,
-                declared=reading_digest(self.spec),
-                with_embeddings=stage.needs_embeddings,
-                with_secrets=stage.needs_secrets,
-            )
-        }
+        name, declared = self.spec.name, reading_digest(self.spec)
+        return {"records": self.store.pay_for_records(name, declared=declared, **_needs(stage))}
 
     def passes(self, reservation: Reservation) -> StoredPasses:
         """Finished passes of a release that is paid for and not committed."""
@@ -117,18 +111,15 @@ class StoreRecords:
         Raises:
             PrivacyError: They are others than were charged for.
         """
-        charged: dict[str, Any] = {
-            "ledger": self.ledger,
-            "reservation": reservation,
-            "with_embeddings": stage.needs_embeddings,
-            "with_secrets": stage.needs_secrets,
-        }
-        if self.workers is None or not stage.in_parts:
-            yield self.store.read_for_release(self.spec.name, **charged)
-            return
-        with self.workers().opened() as workers:
+        parted = self.workers if stage.in_parts else None
+        with nullcontext() if parted is None else parted().opened() as workers:
             yield self.store.read_for_release(
-                self.spec.name, workers=workers, gpus=self.gpus, **charged
+                self.spec.name,
+                ledger=self.ledger,
+                reservation=reservation,
+                workers=workers,
+                gpus=self.gpus,
+                **_needs(stage),
             )
 
     def keep_internal(self, name: str, content: str) -> None:

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import polars as pl
@@ -60,6 +60,18 @@ DICTIONARY = "secrets_dictionary"
 """Table of every secret found, its kind, and how many records hold it."""
 
 _PASSES = "passes"
+
+
+class Needs(TypedDict, total=False):
+    """What a release reads beside the records.
+
+    Attributes:
+        with_embeddings: Their embeddings.
+        with_secrets: How many records hold each secret that was found.
+    """
+
+    with_embeddings: bool
+    with_secrets: bool
 
 
 class StoredRecords:
@@ -243,37 +255,23 @@ class StoredRecords:
             raise ValueError(f"Expected embeddings of dataset {dataset!r}, got none.")
         return private.records, private.embeddings
 
-    def require_records(
-        self, dataset: str, *, with_embeddings: bool = False, with_secrets: bool = False
-    ) -> None:
+    def require_records(self, dataset: str, **needs: Unpack[Needs]) -> None:
         """Refuses a release, before its charge, where a file that it would read is not there.
 
         Raises:
             PrivacyError: It was never stored, was purged, or is lost.
         """
-        self._require(
-            dataset,
-            "source",
-            with_embeddings=with_embeddings,
-            with_secrets=with_secrets,
-            told=" Nothing was charged.",
-        )
+        self._require(dataset, "source", " Nothing was charged.", **needs)
 
     def pay_for_records(
-        self,
-        dataset: str,
-        *,
-        declared: str | None = None,
-        with_embeddings: bool = False,
-        with_secrets: bool = False,
+        self, dataset: str, *, declared: str | None = None, **needs: Unpack[Needs]
     ) -> str:
         """Binds a charge to the stored records, just before it is made.
 
         Args:
             dataset: The cohort.
             declared: `reading_digest` of its declaration; None: not compared.
-            with_embeddings: Whether the draw reads embeddings.
-            with_secrets: Whether it reads the secrets that were found.
+            **needs: What the draw reads beside the records.
 
         Returns:
             What they are known by from then on; private.
@@ -282,29 +280,27 @@ class StoredRecords:
             PrivacyError: There are none, or others than were paid for; nothing was charged.
         """
         with self.read_records.alone(dataset):
-            return self._paid_for(dataset, declared, with_embeddings, with_secrets)
+            return self._paid_for(dataset, declared, needs)
 
-    def _paid_for(
-        self, dataset: str, declared: str | None, with_embeddings: bool, with_secrets: bool
-    ) -> str:
-        self.require_records(dataset, with_embeddings=with_embeddings, with_secrets=with_secrets)
+    def _paid_for(self, dataset: str, declared: str | None, needs: Needs) -> str:
+        self.require_records(dataset, **needs)
         known = [*self.read_records.pay(dataset, declared)]
         self.fingerprints.note_paid(dataset)
-        if with_embeddings:
+        if needs.get("with_embeddings"):
             places = self.parts(dataset).places
             made = [self._files.read(place / "source_embeddings.version") for place in places]
             known += [version.decode() for version in made]
-        if with_secrets:
+        if needs.get("with_secrets"):
             found = self._files.read(self.folder(dataset) / f"{DICTIONARY}.parquet")
             known.append(hashlib.blake2b(found, key=self.read_records.key).hexdigest())
         return "/".join(known)
 
     def _require_charged_records(
-        self, dataset: str, reservation: Reservation, with_embeddings: bool, with_secrets: bool
+        self, dataset: str, reservation: Reservation, needs: Needs
     ) -> None:
         """Refuses other records than those that the charge was made for."""
         charged = self.passes(dataset, reservation).drawn_from.get("records")
-        found = self._paid_for(dataset, None, with_embeddings, with_secrets)
+        found = self._paid_for(dataset, None, needs)
         if charged not in (None, found):
             raise PrivacyError(
                 f"Expected the records of {dataset!r} as they were charged for, got others. None "
@@ -318,10 +314,9 @@ class StoredRecords:
         *,
         ledger: Ledger,
         reservation: Reservation,
-        with_embeddings: bool,
-        with_secrets: bool = False,
         workers: Workers | None = None,
         gpus: float = 0,
+        **needs: Unpack[Needs],
     ) -> PrivateInputs:
         """Reads the source split for a mechanism whose cost is already reserved.
 
@@ -329,11 +324,10 @@ class StoredRecords:
             dataset: Whose records they are.
             ledger: Where the charge is open.
             reservation: That charge.
-            with_embeddings: Whether the mechanism reads embeddings.
-            with_secrets: Whether it reads how many records hold each secret.
             workers: Who counts, sorts and draws over the shards, which are never read together
                 (`Stage.in_parts`); None: this process reads all records.
             gpus: GPUs that a worker needs to draw a pass.
+            **needs: What the mechanism reads beside the records.
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -343,21 +337,22 @@ class StoredRecords:
 
         def require_charged() -> None:
             with self.read_records.alone(dataset):
-                self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
+                self._require_charged_records(dataset, reservation, needs)
 
+        with_embeddings = needs.get("with_embeddings", False)
         with self.read_records.alone(dataset):
-            self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
+            self._require_charged_records(dataset, reservation, needs)
             places = self.parts(dataset).places
             found = None
-            if with_secrets:  # Numbers of records by secret; what it says stays where it is.
+            if needs.get(
+                "with_secrets"
+            ):  # Numbers of records by secret; what it says stays where it is.
                 path = self.folder(dataset) / f"{DICTIONARY}.parquet"
                 found = self._files.read_table(path).drop("value")
             if workers is None:
                 private = self._read(dataset, "source", with_embeddings=with_embeddings)
-                if (
-                    with_embeddings
-                ):  # One that embeds has no such lock, but takes the version first.
-                    self._require_charged_records(dataset, reservation, True, with_secrets)
+                if with_embeddings:  # Who embeds has no such lock, but takes the version first.
+                    self._require_charged_records(dataset, reservation, needs)
         if workers is None:
             self.contributions(dataset).note(reservation.id, private.records)
             return replace(private, secrets=found)
@@ -400,10 +395,10 @@ class StoredRecords:
         self,
         dataset: str,
         split: Split,
-        *,
-        with_embeddings: bool,
-        with_secrets: bool = False,
         told: str = "",
+        *,
+        with_embeddings: bool = False,
+        with_secrets: bool = False,
     ) -> None:
         """Refuses, in one line, where something of a split is not there."""
         made_by = {f"{split}.parquet": "private_records"}
