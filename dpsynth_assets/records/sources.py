@@ -236,19 +236,10 @@ def _folder_files(folder: Path) -> list[Path]:
         raise SourceError(
             expected="a folder written by save_to_disk",
             got=f"no .arrow file in {folder}",
-            remedy=f"For other files use a glob, e.g. {folder}/{_glob_of(folder)}.",
+            remedy=f"For other files use a glob, e.g. {folder}/*.csv or {folder}/**/*.parquet.",
         )
     refuse_links_away(files, folder)
     return files
-
-
-def _glob_of(folder: Path) -> str:
-    """A glob of the files that can be read below a folder."""
-    for pattern in ("*", "**/*"):
-        found = (path.suffix.lower() for path in folder.glob(pattern) if path.is_file())
-        if suffix := next((suffix for suffix in found if suffix in _FORMATS), None):
-            return f"{pattern}{suffix}"
-    return "*.parquet"
 
 
 def _format_of(name: str, source: SourceSpec) -> str:

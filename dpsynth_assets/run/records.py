@@ -28,7 +28,6 @@ from dpsynth_assets.sensitive.read_records import (
 )
 from dpsynth_assets.sensitive.read_source import require_parts
 from dpsynth_assets.sensitive.store import Needs, StoredRecords
-from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
 
 
@@ -93,14 +92,6 @@ class StoreRecords:
         """
         name, declared = self.spec.name, reading_digest(self.spec)
         return {"records": self.store.pay_for_records(name, declared=declared, **_needs(stage))}
-
-    def passes(self, reservation: Reservation) -> StoredPasses:
-        """Finished passes of a release that is paid for and not committed."""
-        return self.store.passes(self.spec.name, reservation)
-
-    def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
-        """Last checkpoint of a release that is paid for and not committed."""
-        return self.store.checkpoint(self.spec.name, reservation)
 
     @contextmanager
     def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
@@ -188,15 +179,7 @@ class FrameRecords:
                     if not rows.note_paid(name, state, self._digest(rows.key)):
                         raise PrivacyError(replaced_records(name, release=self.release))
                 self._installed.fingerprints.note_paid(name)
-            return {"embedded": embedded, "records": self._digest(self._kept.read_records.key)}
-
-    def passes(self, reservation: Reservation) -> StoredPasses:
-        """Beside the stored releases."""
-        return self._kept.passes(self.spec.name, reservation)
-
-    def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
-        """Beside the stored releases."""
-        return self._kept.checkpoint(self.spec.name, reservation)
+            return {"embedded": embedded, "records": self._digest(self.store.read_records.key)}
 
     @contextmanager
     def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
@@ -214,7 +197,8 @@ class FrameRecords:
         return withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged.")
 
     @property
-    def _kept(self) -> StoredRecords:
+    def store(self) -> StoredRecords:
+        """Where releases that are not finished are kept: beside the stored releases."""
         return StoredRecords(self.unfinished)
 
     @property

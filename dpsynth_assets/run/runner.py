@@ -51,6 +51,7 @@ from dpsynth_assets.releases.once import (
 )
 from dpsynth_assets.releases.store import StoredReleases, sealed_release
 from dpsynth_assets.run.records import RecordSource
+from dpsynth_assets.sensitive.unfinished import StoredCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +319,7 @@ class _StageRun(Opened):
             return self.runner.released(
                 self._request(),
                 self._draw if paid else partial(self._make_public, Path(scratch)),
-                passes=self.records.checkpoint if paid else None,
+                passes=self._checkpoint if paid else None,
                 drawn_from=self._drawn_from,
                 prepare=self._prepare,
                 rests_on=lambda: self.stage.tested(self.public),
@@ -366,18 +367,22 @@ class _StageRun(Opened):
             **bound,
         }
 
+    def _checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
+        """What a killed run of this stage left under its charge."""
+        return self.records.store.checkpoint(self.node.spec.name, reservation)
+
     def _draw(self, reservation: Reservation) -> Drawn:
         """Reads private data under the charge and releases."""
         self.runner.charged(self.runner)
         self.runner.progress(0.0, self.runner.budget_line())
         public, progress = self.public, self.runner.progress
-        passes, checkpoint = self.records.passes(reservation), self.records.checkpoint(reservation)
+        passes = self.records.store.passes(self.node.spec.name, reservation)
         with (
             withheld(self.name, "The charge remains: run again to resume it."),
             self.records.opened(self.stage, reservation) as read,
         ):
             private, started = replace(read, passes=passes), time.monotonic()
-            made = self.stage.release(private, public, checkpoint, progress)
+            made = self.stage.release(private, public, self._checkpoint(reservation), progress)
             self._keep_internal(made, time.monotonic() - started)
         return _drawn(made.value, made.cost)
 

@@ -230,6 +230,14 @@ class PrivateFiles:
         return name
 
 
+class Below:
+    """What is kept in one folder of a store."""
+
+    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
+        """Names the folder, which is made at the first write."""
+        self._files, self._folder = files, folder
+
+
 def kept_key(files: PrivateFiles, path: Folder) -> bytes:
     """Reads a random key of 32 bytes; makes it where there is none."""
     if not files.exists(path):

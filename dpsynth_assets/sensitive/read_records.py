@@ -34,7 +34,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
 from dpsynth_assets.records.record_filters import in_window
 from dpsynth_assets.sensitive.fingerprints import FOLDER, store_key
-from dpsynth_assets.sensitive.private_files import PrivateFiles, kept_key
+from dpsynth_assets.sensitive.private_files import Below, kept_key
 
 
 def replaced_records(cohort: str, version: str = "", release: str = "") -> str:
@@ -62,17 +62,13 @@ class Reading(NamedTuple):
     rows: str
 
 
-class ReadRecords:
-    """Digests of the records that each cohort of a store was read with."""
-
-    def __init__(self, files: PrivateFiles, base: Folder) -> None:
-        """Names the sensitive store's folder."""
-        self._files, self._base = files, base
+class ReadRecords(Below):
+    """Digests of the records that each cohort was read with; made of the store's own folder."""
 
     def alone(self, cohort: str) -> AbstractContextManager[None]:
         """Holds the lock of a cohort's records: one process replaces, reads or pays for them."""
-        self._files.make_folder(self._base / FOLDER)
-        return self._files.alone(self._base / FOLDER / f"{cohort}.lock")
+        self._files.make_folder(self._folder / FOLDER)
+        return self._files.alone(self._folder / FOLDER / f"{cohort}.lock")
 
     def differ(self, cohort: str, state: str, digest: str) -> bool:
         """Says whether a paid release read other records under the same state.
@@ -91,7 +87,7 @@ class ReadRecords:
 
     def note_read(self, cohort: str, state: str, declared: str, rows: str) -> None:
         """Notes which records of a cohort were read last: those that the next release pays for."""
-        self._files.make_folder(self._base / FOLDER)
+        self._files.make_folder(self._folder / FOLDER)
         self._files.write_json(self._last(cohort), Reading(state, declared, rows))
 
     def last(self, cohort: str) -> Reading | None:
@@ -143,13 +139,13 @@ class ReadRecords:
     @property
     def key(self) -> bytes:
         """The store's random key."""
-        return store_key(self._files, self._base)
+        return store_key(self._files, self._folder)
 
     def _last(self, cohort: str) -> Folder:
-        return self._base / FOLDER / f"{cohort}.read"
+        return self._folder / FOLDER / f"{cohort}.read"
 
     def _paid(self, cohort: str, state: str) -> Folder:
-        return self._base / FOLDER / f"{cohort}.{state}.rows"
+        return self._folder / FOLDER / f"{cohort}.{state}.rows"
 
 
 # The contribution table: which releases read which records, for the steward's eyes only.
@@ -182,12 +178,8 @@ class Read:
     population: str
 
 
-class Contributions:
+class Contributions(Below):
     """The table of one dataset."""
-
-    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
-        """Names the folder; it is made at the first read."""
-        self._files, self._folder = files, folder
 
     def note(self, reservation: str, records: pl.DataFrame) -> None:
         """Notes, before a mechanism sees them, that a release reads these records.

@@ -24,7 +24,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.record_filters import CANONICAL
-from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
+from dpsynth_assets.sensitive.private_files import Below, PrivateFiles, files_below
 
 Split = Literal["source", "held_out"]
 SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
@@ -41,12 +41,8 @@ NAMED: Final = "parts.json"
 _PLACE, _PREFIX = "__place", "parts-"
 
 
-class RecordParts:
-    """The shards of one dataset, one or more."""
-
-    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
-        """Names the store and the dataset's folder in it."""
-        self._files, self._folder = files, folder
+class RecordParts(Below):
+    """The shards of one dataset, one or more, in its folder."""
 
     @property
     def places(self) -> tuple[Folder, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.releases.waiting import once_there_is_room
-from dpsynth_assets.sensitive.private_files import PrivateFiles, forget_plain_folder, plain_folder
+from dpsynth_assets.sensitive.private_files import Below, forget_plain_folder, plain_folder
 from dpsynth_assets.sensitive.sealing import sealing_key
 
 _LEAST_ROOM = 1 << 20
@@ -23,12 +23,8 @@ _plain_folders: dict[Folder, Path] = {}
 """Where this process keeps the plain files of an encrypted checkpoint: folder -> plain folder."""
 
 
-class Unfinished:
+class Unfinished(Below):
     """State of one unfinished reservation, in a folder of its own."""
-
-    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
-        """Names the folder; it is made when the first pass begins."""
-        self._files, self._folder = files, folder
 
     @property
     def begun(self) -> bool:
