@@ -4,7 +4,7 @@ For the steward's terminal: a problem may say how many records a rule sets aside
 It never shows a text or another value of a private column.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def check_dataset_file(
     tallies: dict[str, Tally] = {}
     for file in files:
         if isinstance(file.spec, PublicDataSpec):
-            found = _check_public(file.spec)
+            found = [*_check_public(file.spec)]
         else:
             found = [*(method_checker(file.spec) if method_checker else ())]
             checked = check_records(file.spec, path, base_checker)
@@ -151,10 +151,14 @@ def check_records(
     judged = judge(raw, spec)
     usable = judged.filter(pl.col(REASON).is_null())
     stray = stray_encodings(spec.source)
-    problems = [*_of_encodings(stray, spec), *_of_kept_ids(judged, spec)]
-    problems += [problem for rule in Rule for problem in _set_aside(judged, rule, spec, stray)]
-    problems += _cleaned(raw[column_names(spec).text])
-    problems += _no_records(usable, spec) + _in_no_cohort(source, whole or spec)
+    problems = [
+        *_of_encodings(stray, spec),
+        *_of_kept_ids(judged, spec),
+        *_set_aside(judged, spec, stray),
+        *_cleaned(raw[column_names(spec).text]),
+        *_no_records(usable, spec),
+        *_in_no_cohort(source, whole or spec),
+    ]
     if spec.columns.object:
         problems = [
             replace(problem, field=problem.field.replace("columns.text", "columns.object"))
@@ -163,31 +167,29 @@ def check_records(
     if base_checker is not None:
         problems += base_checker(spec, usable["text"])
     tally = tally_of(judged)
-    problems += [_source_problem(error) for error in unfit(tally, spec)]
-    problems += _check_canaries(spec)
-    problems += _check_models(spec)
+    problems += map(_source_problem, unfit(tally, spec))
+    problems += [*_check_canaries(spec), *_check_models(spec)]
     named = [replace(problem, file=str(path)) for problem in problems]
     return Checked(problems=named, tallies={spec.name: tally})
 
 
-def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
+def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec) -> Iterator[Problem]:
     """Says how many texts are no records of the declared schema."""
     if spec.structured is None:
-        return []
+        return
     follows = record_check(spec.structured.schema_mapping)
     others = usable.filter(~usable["text"].map_elements(follows, return_dtype=pl.Boolean))
-    if others.is_empty():
-        return []
-    got = f"{others.height} of {usable.height} texts that are not"
-    remedy = "Fix schema or records: rows always follow the schema."
-    expected = "texts that are JSON records of the schema"
-    return [Problem("structured.json_schema", expected, got, remedy, "warning")]
+    if others.height:
+        got = f"{others.height} of {usable.height} texts that are not"
+        remedy = "Fix schema or records: rows always follow the schema."
+        expected = "texts that are JSON records of the schema"
+        yield Problem("structured.json_schema", expected, got, remedy, "warning")
 
 
-def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
+def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> Iterator[Problem]:
     """Says how many records no cohort will hold, and which files."""
     if spec.cohorts is None:
-        return []
+        return
     first, field = spec.cohorts.first, "cohorts.column"
     expected = "records with a date YYYY-MM-DD in a window"
     if spec.cohorts.by == "window":
@@ -203,59 +205,54 @@ def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
         strangers, expected = len(other), f"files named {spec.cohorts.pattern}"
         field, got = "cohorts.pattern", ", ".join(other[:_ROWS_SHOWN])
         remedy = "Other files are in no cohort: rename them, or fix the pattern."
-    if not strangers:
-        return []
-    return [Problem(field, expected, got, remedy, "warning")]
+    if strangers:
+        yield Problem(field, expected, got, remedy, "warning")
 
 
 def _set_aside(
-    judged: pl.DataFrame, rule: Rule, spec: PrivateDatasetSpec, stray: tuple[str, str] | None
-) -> list[Problem]:
-    rows = judged.filter(pl.col(REASON) == rule.value)[ROW].to_list()
-    if not rows or (rule is Rule.REPEATED_ID and kept_id_columns(spec)):
-        return []
-    field, expected, remedy = _ADVICE[rule]
-    got = f"{_counted(rows)} set aside ({rule.value}; {_shown(rows)})"
-    if rule is Rule.DAMAGED_TEXT and stray is not None and spec.source.encoding == UTF_8:
-        got, remedy = f"{got}; {stray[0]}", stray[1]
-    return [Problem(field, expected, got, remedy, "warning")]
+    judged: pl.DataFrame, spec: PrivateDatasetSpec, stray: tuple[str, str] | None
+) -> Iterator[Problem]:
+    for rule, (field, expected, advice) in _ADVICE.items():
+        rows = judged.filter(pl.col(REASON) == rule.value)[ROW].to_list()
+        if not rows or (rule is Rule.REPEATED_ID and kept_id_columns(spec)):
+            continue
+        got, remedy = f"{_counted(rows)} set aside ({rule.value}; {_shown(rows)})", advice
+        if rule is Rule.DAMAGED_TEXT and stray is not None and spec.source.encoding == UTF_8:
+            got, remedy = f"{got}; {stray[0]}", stray[1]
+        yield Problem(field, expected, got, remedy, "warning")
 
 
-def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
+def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> Iterator[Problem]:
     """Says what replace-one takes for kept; repeated ids are then an error, not a warning."""
     kept = kept_id_columns(spec)
-    if not kept:
-        return []
-    if spec.columns.id is not None and (rows := repeated_ids(judged)):
+    if kept and spec.columns.id is not None and (rows := repeated_ids(judged)):
         got = f"{_counted(rows)} that share one ({_shown(rows)})"
         remedy = "Fix them, drop columns.id, or use neighboring_relation: add-remove."
         expected = "ids that differ, since replace-one neighbours keep them"
-        return [Problem("columns.id", expected, got, remedy)]
-    note = Problem(
-        "neighboring_relation",
-        "public ids: a replaced record keeps its id, so ids are not protected",
-        f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
-        ("Keep it if ids reveal nothing; otherwise use neighboring_relation: add-remove."),
-        "note",
-    )
-    return [note]
+        yield Problem("columns.id", expected, got, remedy)
+    elif kept:
+        yield Problem(
+            "neighboring_relation",
+            "public ids: a replaced record keeps its id, so ids are not protected",
+            f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
+            "Keep it if ids reveal nothing; otherwise use neighboring_relation: add-remove.",
+            "note",
+        )
 
 
-def _cleaned(texts: pl.Series) -> list[Problem]:
+def _cleaned(texts: pl.Series) -> Iterator[Problem]:
     """Says which texts hold control characters, which are read as blanks."""
     rows = [int(index) + 1 for index in texts.str.contains(CONTROL).fill_null(False).arg_true()]
-    if not rows:
-        return []
-    got = f"{_counted(rows)} with some, read as blanks ({_shown(rows)})"
-    remedy = "You need not do anything; clean them at the source if they matter."
-    return [Problem("columns.text", "text without control characters", got, remedy, "warning")]
+    if rows:
+        got = f"{_counted(rows)} with some, read as blanks ({_shown(rows)})"
+        remedy = "You need not do anything; clean them at the source if they matter."
+        yield Problem("columns.text", "text without control characters", got, remedy, "warning")
 
 
-def _of_encodings(stray: tuple[str, str] | None, spec: PrivateDatasetSpec) -> list[Problem]:
+def _of_encodings(stray: tuple[str, str] | None, spec: PrivateDatasetSpec) -> Iterator[Problem]:
     """Names files of another encoding than declared, which no record shows: each byte has one."""
-    if stray is None or spec.source.encoding == UTF_8:
-        return []
-    return [Problem("source.encoding", f"{spec.source.encoding} text", *stray)]
+    if stray is not None and spec.source.encoding != UTF_8:
+        yield Problem("source.encoding", f"{spec.source.encoding} text", *stray)
 
 
 def _counted(rows: Sequence[int]) -> str:
@@ -267,35 +264,26 @@ def _shown(rows: Sequence[int]) -> str:
     return f"{'row' if len(rows) == 1 else 'rows'} {shown}"
 
 
-def _check_canaries(spec: PrivateDatasetSpec) -> list[Problem]:
+def _check_canaries(spec: PrivateDatasetSpec) -> Iterator[Problem]:
     canaries = spec.evaluation.canaries
-    if canaries is None or Path(canaries).is_file():
-        return []
-    remedy = "Fix the path, or drop the key."
-    got = f"nothing at {canaries}"
-    return [Problem("evaluation.canaries", "a text or Parquet file", got, remedy)]
+    if canaries is not None and not Path(canaries).is_file():
+        got, remedy = f"nothing at {canaries}", "Fix the path, or drop the key."
+        yield Problem("evaluation.canaries", "a text or Parquet file", got, remedy)
 
 
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 """Files of which a folder of the transformers format has one, if it has a tokenizer."""
 
 
-def _check_models(spec: PrivateDatasetSpec) -> list[Problem]:
+def _check_models(spec: PrivateDatasetSpec) -> Iterator[Problem]:
     """Names models of the evaluation that are not whole here, before anything is charged."""
-    asked = spec.evaluation
-    declared = {
-        "evaluation.encoder": asked.encoder,
-        "evaluation.mauve.embedder": asked.mauve.embedder,
-    }
+    asked = {"encoder": spec.evaluation.encoder, "mauve.embedder": spec.evaluation.mauve.embedder}
     expected = "a model with its tokenizer in a folder or the local hub cache"
     remedy = "Download it first, or leave `model` out."
-    return [
-        Problem(
-            f"{field}.model", expected, f"no {' and no '.join(missing)} of {each.model!r}", remedy
-        )
-        for field, each in declared.items()
-        if each is not None and each.model is not None and (missing := _missing_files(each.model))
-    ]
+    for field, each in asked.items():
+        if each is not None and each.model is not None and (no := _missing_files(each.model)):
+            got = f"no {' and no '.join(no)} of {each.model!r}"
+            yield Problem(f"evaluation.{field}.model", expected, got, remedy)
 
 
 def _missing_files(model: str) -> list[str]:
@@ -313,21 +301,18 @@ def _missing_files(model: str) -> list[str]:
     return ["config.json"] * (not has("config.json")) + ["tokenizer"] * lacks_tokenizer
 
 
-def _check_public(spec: PublicDataSpec) -> list[Problem]:
-    problems = []
+def _check_public(spec: PublicDataSpec) -> Iterator[Problem]:
     for index, source in enumerate(spec.sources):
         prefix = f"source.{index}." if isinstance(spec.source, list) else ""
         try:
             refuse_private(source.source)
             rows = read_source(source.source, public_column_names(source)).height
         except SourceError as error:
-            problems.append(_source_problem(error, prefix))
+            yield _source_problem(error, prefix)
             continue
         if not rows:
-            remedy = "Fill the source, or drop it."
-            field = f"{prefix}source.path"
-            problems.append(Problem(field, "at least one document", "no rows", remedy))
-    return problems
+            remedy, expected = "Fill the source, or drop it.", "at least one document"
+            yield Problem(f"{prefix}source.path", expected, "no rows", remedy)
 
 
 def _source_problem(error: SourceError, prefix: str = "") -> Problem:
