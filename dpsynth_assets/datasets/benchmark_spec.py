@@ -214,26 +214,18 @@ def found_benchmark(name: str | Path) -> BenchmarkSpec:
     return specs[0]
 
 
-def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:
+def private_sources(spec: BenchmarkSpec, file: Path) -> Iterator[Problem]:
     """Reports files of a benchmark that a private declaration reads, or may read.
 
     Scores of a benchmark are shown without noise: private records have no place in it. A copy of
     such records under another name is found when it is read (`running.DatasetBench.cohort`).
     """
     private = PrivateFiles.of_installation()
-    named = [
-        (f"datasets.{name}.{field}", Path(path))
-        for name, each in spec.datasets.items()
-        for field, path in (("path", each.path), ("documents", each.documents))
-        if path is not None
-    ]
-    problems = [(field, private.problem(path)) for field, path in named]
-    expected = "records that anyone may read"
-    return [
-        Problem(field, expected, *problem, file=str(file))
-        for field, problem in problems
-        if problem is not None
-    ]
+    for name, each in spec.datasets.items():
+        for field, path in (("path", each.path), ("documents", each.documents)):
+            if path is not None and (found := private.problem(Path(path))) is not None:
+                place, expected = f"datasets.{name}.{field}", "records that anyone may read"
+                yield Problem(place, expected, *found, file=str(file))
 
 
 def _parsed(path: Path) -> list[BenchmarkSpec | Problem]:
