@@ -112,7 +112,9 @@ def test_what_a_call_keeps_lies_where_the_sensitive_store_is(method, monkeypatch
 def test_another_frame_under_a_release_that_was_paid_for_is_refused(monkeypatch):
     """A stored corpus over one frame is no answer to a call with another."""
     first = run(notes("sun"), "notes")
-    with pytest.raises(PrivacyError, match="release '1' of 'notes' was paid for, got others") as no:
+    with pytest.raises(
+        PrivacyError, match="release '1' of 'notes' as they were paid for, got"
+    ) as no:
         run(notes("moon"), "notes")
     assert "Nothing was charged" in str(no.value)
     assert "moon" not in str(no.value)

@@ -210,13 +210,14 @@ def _names(start: bytes, dialect: Dialect) -> list[str]:
 
 def _refusal(file: Path, declared: Dialect, found: Dialect) -> SourceError:
     """Says how the file is written, and what to declare."""
-    field = "separator" if declared.separator != found.separator else "encoding"
-    written = f"separator: {json.dumps(found.separator)} and encoding: {found.encoding}"
+    written = {"separator": json.dumps(found.separator), "encoding": found.encoding}
+    differing = [name for name in written if getattr(declared, name) != getattr(found, name)]
+    asked = " and ".join(f"{name}: {written[name]}" for name in differing)
     return SourceError(
-        field=f"source.{field}",
+        field=f"source.{differing[0]}",
         expected=f"{declared} in {file}",
         got=str(found),
-        remedy=f"Write {written} under source.",
+        remedy=f"Write {asked} under source.",
     )
 
 

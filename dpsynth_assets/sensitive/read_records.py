@@ -42,7 +42,7 @@ def replaced_records(cohort: str, version: str = "", release: str = "") -> str:
     which = f"release {release!r}" if release else f"version {version!r}".removesuffix(" ''")
     another = "ask for another release" if release else "raise source.version"
     return (
-        f"source.version: expected the records that {which} of {cohort!r} was paid for, got "
+        f"source.version: expected the records of {which} of {cohort!r} as they were paid for, got "
         "others. Nothing was charged: restore the records and their columns or, to use these, "
         f"{another}: every release is then charged again (`dpsynth plan` shows it)."
     )
