@@ -33,7 +33,7 @@ from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 
 _TEXTS = {PROOF_FILE, LABEL_FILE, CARD_FILE, PROMPTS_FILE}
-"""What stands beside rows or weights."""
+"""What a package has next to rows or weights."""
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""
