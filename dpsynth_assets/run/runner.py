@@ -250,7 +250,7 @@ class Opened:
             seed=zlib.crc32(release.encode()),  # Another release writes other rows.
         )
         charges, corpora, generators = self.reads.charges, {}, {}
-        # Rows that are served are written without corpora: only what they were made from is charged.
+        # Rows that are served are written from releases alone: no corpus is among the charges.
         found = {
             name: self._released(place)[0] for name, place in node.reads.items() if place in charges
         }
