@@ -16,7 +16,6 @@ from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
     CohortSpec,
-    CohortsSpec,
     cohort_registry,
     cohorts_of,
     complete_cohort,
@@ -25,6 +24,7 @@ from dpsynth_assets.datasets import (
     registered_part,
 )
 from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
+from dpsynth_assets.datasets.cohort_windows import CohortsSpec
 from dpsynth_assets.datasets.files import repeated_names
 from dpsynth_assets.defs.sensors import cohorts_sensor
 from dpsynth_assets.methods.dataset_plan import stage_request
