@@ -7,7 +7,7 @@ papers' sizes. The plan decides which a cohort can pay.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.base import CohortTerms
@@ -33,30 +33,24 @@ class RowSampling:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-class RowSource(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class RowSource:
     """An open artifact that rows are written from. Everything it reads is public or released.
 
     Attributes:
         labels: Declared labels, in order; ("",) where there are none.
         engine: What runs the model.
         longest: Tokens of a row at most.
+        write: Writes one row for each place of a label, tokens drawn as said, by a public seed; a
+            row without a word is "".
+        tokens: Counts the tokens of a text.
     """
 
     labels: tuple[str, ...]
     engine: str
     longest: int
-
-    def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
-        """Writes one row for each place of `labels`; a row without a word is "".
-
-        Args:
-            labels: Places of labels.
-            sampling: How tokens are drawn.
-            seed: Of public randomness; another one gives other rows.
-        """
-
-    def tokens(self, text: str) -> int:
-        """Counts the tokens of a text."""
+    write: Callable[[Sequence[int], RowSampling, int], list[str]]
+    tokens: Callable[[str], int]
 
 
 CLUSTERS = 4

@@ -292,6 +292,12 @@ class PublicInputs:
             )
         return found
 
+    def texts(self, count: int | None = None) -> list[str]:
+        """Public documents with a word: all or a fixed choice of `count`; none without a corpus."""
+        known = [] if self.public_records is None else self.public_records["text"].to_list()
+        texts = [text for text in known if text.strip()]
+        return [texts[row] for row in np.random.default_rng(0).permutation(len(texts))[:count]]
+
 
 _ARTIFACTS = {
     "language_model": "public_language_model",

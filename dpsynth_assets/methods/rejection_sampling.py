@@ -264,7 +264,7 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
     if settings.judge == "likelihood":
         return LikelihoodJudge(
             public.required("language_model"),
-            _public_texts(public),
+            public.texts(PUBLIC_TEXTS),
             lowest_quantile=settings.lowest_quantile,
         )
     engine = public.engine
@@ -437,10 +437,3 @@ def _round_progress(progress: ProgressCallback, round_number: int, places: int) 
         progress(start + span * share, f"round {round_number + 1}, {places} rows: {message}")
 
     return report
-
-
-def _public_texts(public: PublicInputs) -> list[str]:
-    """Public documents, a fixed choice."""
-    texts = [text for text in public.required("public_records")["text"] if text.strip()]
-    order = np.random.default_rng(0).permutation(len(texts))[:PUBLIC_TEXTS]
-    return [texts[row] for row in order]

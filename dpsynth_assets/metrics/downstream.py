@@ -53,14 +53,10 @@ def correct_predictions(
         bool (1 + REFITS, M): which test rows are classified correctly; the first line is of the
         corpus as it is. A corpus of one label predicts that label.
 
-    Raises:
-        ValueError: Either side is empty, or features and labels differ in length.
-
     **Source** Amin et al. 2025, Appendix E.1: a tenth of the training side selects the settings;
     real text never does.
     """
     train, test = np.asarray(train_labels), np.asarray(test_labels)
-    _check_lengths(train_features, train, test_features, test)
     if strength is None:
         strength = _select_strength(train_features, train, seed)
     generator, rows = np.random.default_rng(seed), len(train)
@@ -130,17 +126,6 @@ def _fit(features: np.ndarray, labels: np.ndarray, strength: float) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=strength, max_iter=ITERATIONS).fit(features, labels)
-
-
-def _check_lengths(
-    train_features: np.ndarray, train: np.ndarray, test_features: np.ndarray, test: np.ndarray
-) -> None:
-    lengths = (len(train_features), len(train)), (len(test_features), len(test))
-    if any(rows != labels or rows == 0 for rows, labels in lengths):
-        raise ValueError(
-            "Expected as many labels as rows of features, and at least one, got "
-            f"{lengths[0]} to train on and {lengths[1]} to test on."
-        )
 
 
 def downstream_model_scores(

@@ -27,19 +27,14 @@ def length_distance(texts: Sequence[str], other_texts: Sequence[str]) -> float:
 
     Read it as: how many words a text would have to be lengthened or shortened on average to turn
     one distribution into the other.
-
-    Raises:
-        ValueError: Either side is empty.
     """
     from scipy.stats import wasserstein_distance
 
-    if not texts or not other_texts:
-        raise ValueError(f"Expected texts on both sides, got {len(texts)} and {len(other_texts)}.")
     return float(wasserstein_distance(words_per_text(texts), words_per_text(other_texts)))
 
 
-def distinct_n(texts: Sequence[str], n: int, most_ngrams: int = MOST_NGRAMS) -> float:
-    """Share of distinct n-grams among the corpus's first `most_ngrams`, case ignored.
+def distinct_n(texts: Sequence[str], n: int) -> float:
+    """Share of distinct n-grams among the corpus's first `MOST_NGRAMS`, case ignored.
 
     The share falls as a corpus grows, so it is taken over one number of n-grams for all corpora;
     one with fewer n-grams than that reads as more diverse than it is.
@@ -47,12 +42,11 @@ def distinct_n(texts: Sequence[str], n: int, most_ngrams: int = MOST_NGRAMS) -> 
     Args:
         texts: The corpus.
         n: Words an n-gram, at least 1.
-        most_ngrams: N-grams read, at least 1.
 
     Returns:
         A share in [0, 1]; 0 where no text has n words.
     """
-    seen = list(islice(_ngrams(texts, n), most_ngrams))
+    seen = list(islice(_ngrams(texts, n), MOST_NGRAMS))
     return len(set(seen)) / len(seen) if seen else 0.0
 
 
@@ -62,21 +56,18 @@ def _ngrams(texts: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
         yield from zip(*(words[start:] for start in range(n)), strict=False)
 
 
-def distinct_openings(texts: Sequence[str], words: int = 3) -> float:
-    """Share of distinct openings among the texts: a model that repeats itself opens texts alike.
+def distinct_openings(texts: Sequence[str]) -> float:
+    """Share of distinct openings of three words, case ignored: a repetitive model opens alike.
 
-    The share falls as a corpus grows: compare corpora on one number of rows.
-
-    Args:
-        texts: The corpus.
-        words: Words that an opening has, case ignored; a text with fewer is its own opening.
+    The share falls as a corpus grows: compare corpora on one number of rows. A text of fewer words
+    is its own opening.
 
     Returns:
         A share in [0, 1]: 1 where no two texts open alike; 0 without texts.
 
     **Source** Banayeeanzade et al. 2026 (EPSVec), Figure 3: distinct opening 3-grams.
     """
-    openings = {tuple(text.lower().split()[:words]) for text in texts}
+    openings = {tuple(text.lower().split()[:3]) for text in texts}
     return len(openings) / len(texts) if texts else 0.0
 
 
@@ -84,14 +75,7 @@ def label_distance(labels: Sequence[str], other_labels: Sequence[str]) -> float:
     """Total variation distance of two label distributions, in [0, 1].
 
     Read it as: the share of rows that would need another label to turn one into the other.
-
-    Raises:
-        ValueError: Either side is empty.
     """
-    if not labels or not other_labels:
-        raise ValueError(
-            f"Expected labels on both sides, got {len(labels)} and {len(other_labels)}."
-        )
     p, q = Counter(labels), Counter(other_labels)
     shares = (abs(p[name] / len(labels) - q[name] / len(other_labels)) for name in p | q)
     return 0.5 * sum(shares)

@@ -50,12 +50,6 @@ def test_the_test_side_selects_nothing():
     assert np.mean(alone) == pytest.approx(accuracy(*train, *test))
 
 
-def test_lengths_must_agree():
-    features, labels = _two_classes(10, 0)
-    with pytest.raises(ValueError, match="as many labels as rows"):
-        accuracy(features, labels[:-1], features, labels)
-
-
 def test_resampled_accuracies_stand_around_the_accuracy():
     generator = np.random.default_rng(8)
     features, labels = _two_classes(60, 0)

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from dpsynth_assets.metrics import text
 from dpsynth_assets.metrics.evaluation import (
     EvaluationSettings,
     PrivateReference,
@@ -42,9 +43,10 @@ def test_openings_are_the_first_three_words(texts, share):
     assert distinct_openings(texts) == pytest.approx(share)
 
 
-def test_distinct_n_reads_the_same_number_of_ngrams_whatever_the_size():
+def test_distinct_n_reads_the_same_number_of_ngrams_whatever_the_size(monkeypatch):
+    monkeypatch.setattr(text, "MOST_NGRAMS", 2)
     texts = ["a b", "a b", "a b"]
-    assert distinct_n(texts, 2, most_ngrams=2) == distinct_n(texts[:2], 2, most_ngrams=2)
+    assert distinct_n(texts, 2) == distinct_n(texts[:2], 2)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +58,6 @@ def test_label_distance_is_total_variation(labels, other, distance):
     assert label_distance(other, labels) == pytest.approx(distance)
 
 
-def test_label_distance_needs_labels():
-    with pytest.raises(ValueError, match="labels on both sides"):
-        label_distance([], ["a"])
-
-
 def texts(counts):
     return ["w " * count for count in counts]
 
@@ -69,11 +66,6 @@ def test_a_word_more_in_every_text_is_a_distance_of_one():
     assert length_distance(texts([3, 7, 7]), texts([4, 8, 8])) == 1.0
     assert length_distance(texts([5, 5]), texts([5])) == 0.0
     assert words_per_text(["a b", "", " c "]).tolist() == [2, 0, 1]
-
-
-def test_an_empty_side_is_refused():
-    with pytest.raises(ValueError, match="both sides"):
-        length_distance([], ["a"])
 
 
 # Laws of structure: what parses is JSON, what validates fulfils the schema, shares are of all.

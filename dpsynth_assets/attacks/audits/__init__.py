@@ -7,9 +7,7 @@ all. An audit that passes has found no evidence against its claim; it proves not
 without a bug that it notices is worth nothing, so each has one.
 """
 
-import importlib.metadata
 import json
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,9 +25,6 @@ from dpsynth_assets.attacks.audits import (
 from dpsynth_assets.attacks.audits.audit import Audit, AuditResult, Bug
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.files.whole import write_whole
-
-FORMAT = 1
-PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "opendp", "scipy", "torch")
 
 _MODULES = sums, token_draws, token_choices, shared_passes, gradients, records, ledger_rules
 MECHANISM_AUDITS: tuple[Audit, ...] = tuple(
@@ -65,12 +60,6 @@ def run_audits(
     return results
 
 
-def environment() -> dict[str, str]:
-    """Versions of what the audits of this process run on."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {**versions, "python": platform.python_version(), "machine": platform.machine()}
-
-
 def latest_results(path: Path, *, with_planted_bugs: bool = False) -> list[AuditResult]:
     """Reads the last result of every audit; none where there is no file.
 
@@ -99,11 +88,7 @@ def save_results(path: Path, results: Sequence[AuditResult]) -> None:
     """Puts results in the place of older ones of the same audit, settings and bug; keeps others."""
     earlier = latest_results(path, with_planted_bugs=True)
     latest = {(result.name, result.settings, result.bug): result for result in [*earlier, *results]}
-    document = {
-        "format": FORMAT,
-        "environment": environment(),
-        "results": [asdict(result) for result in latest.values()],
-    }
+    document = {"results": [asdict(result) for result in latest.values()]}
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
 

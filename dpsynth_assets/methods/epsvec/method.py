@@ -11,6 +11,7 @@ from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
     DeclaredFacts,
+    RowSource,
     behind,
 )
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
@@ -23,7 +24,7 @@ from dpsynth_assets.methods.epsvec.stages import (
     StageWork,
     counted_work,
 )
-from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
+from dpsynth_assets.methods.epsvec.writing import Writer, rows_on_demand, write_corpus
 from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
@@ -254,7 +255,7 @@ class EpsVec(Method[EpsVecConfig]):
         return write_corpus(self._writer(public), kept, rows, progress)
 
     @contextmanager
-    def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
+    def open_rows(self, public: PublicInputs) -> Iterator[RowSource]:
         """Opens released shots and vectors for rows on demand.
 
         **Privacy** Post-processing: any number and length of rows is free.
@@ -262,7 +263,7 @@ class EpsVec(Method[EpsVecConfig]):
         Raises:
             ValueError: If the vectors belong to another model than the engine runs.
         """
-        yield VectorRows(self._writer(public))
+        yield rows_on_demand(self._writer(public))
 
     def _writer(self, public: PublicInputs) -> Writer:
         work = self._work(public)
@@ -306,7 +307,7 @@ class EpsVecOnGenerator(OnGenerator, EpsVec):
     advice = Advice(defaults=_defaults, candidates=_after_ctcl)
 
     @contextmanager
-    def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
+    def open_rows(self, public: PublicInputs) -> Iterator[RowSource]:
         """Opens released shots and vectors on the generator they were made with."""
         with super().open_rows(self._on_generator(public)) as rows:
             yield rows

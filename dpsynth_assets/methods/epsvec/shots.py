@@ -123,15 +123,13 @@ def public_texts(public: PublicInputs, purpose: str, count: int | None = None) -
     Raises:
         ValueError: If there are none.
     """
-    records = public.public_records
-    texts = [] if records is None else [t for t in records["text"].to_list() if t.strip()]
+    texts = public.texts(count)
     if not texts:
         raise ValueError(
             f"Expected public documents to take {purpose} from, got none. Materialise the public "
             "corpus."
         )
-    order = np.random.default_rng(0).permutation(len(texts))[:count]
-    return [texts[row] for row in order]
+    return texts
 
 
 def write_texts(

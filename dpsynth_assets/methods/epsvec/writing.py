@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpsynth_assets.methods.capabilities import RowSampling
+from dpsynth_assets.methods.capabilities import RowSampling, RowSource
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.shots import FixedShots, public_seed
 from dpsynth_assets.methods.epsvec.states import Scaffold
@@ -94,46 +94,30 @@ class Writer:
         return self.engine.steered(added)
 
 
-@dataclass(frozen=True)
-class VectorRows:
-    """Rows of chosen labels from released shots and vectors (a `RowSource`).
+def rows_on_demand(writer: Writer) -> RowSource:
+    """Rows of chosen labels from released shots and vectors, the rows of a label together.
 
-    Attributes:
-        writer: Writes texts of a label.
+    Tokens are words, where an endpoint does not tell its tokens.
     """
+    codec = writer.scaffold.codec
 
-    writer: Writer
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The declared labels."""
-        return self.writer.labels
-
-    @property
-    def engine(self) -> str:
-        """What runs the model."""
-        return self.writer.engine.name
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a row at most."""
-        return self.writer.config.max_new_tokens
-
-    def tokens(self, text: str) -> int:
-        """Counts the tokens of a text; its words, where an endpoint does not tell its tokens."""
-        codec = self.writer.scaffold.codec
-        return len(text.split() if codec is None else codec.encode(text))
-
-    def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
-        """Writes one row for each label, the rows of a label together."""
-        config = self.writer.config.model_copy(update=sampling.asked)
-        writer = replace(self.writer, config=config, seed=seed)
+    def write(labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
+        config = writer.config.model_copy(update=sampling.asked)
+        asked = replace(writer, config=config, seed=seed)
         rows: dict[int, str] = {}
         for label in sorted(set(labels)):
             mine = [place for place, each in enumerate(labels) if each == label]
-            made = writer.texts(label, len(mine), 0, None)
+            made = asked.texts(label, len(mine), 0, None)
             rows |= dict(zip(mine, (writer.scaffold.read(each) for each in made), strict=True))
         return [rows[place].strip() for place in range(len(labels))]
+
+    return RowSource(
+        labels=writer.labels,
+        engine=writer.engine.name,
+        longest=writer.config.max_new_tokens,
+        write=write,
+        tokens=lambda text: len(text.split() if codec is None else codec.encode(text)),
+    )
 
 
 def steering_strengths(

@@ -11,7 +11,7 @@ from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
-from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable, training_room
+from dpsynth_assets.methods.fine_tuning.generators import trainable, training_room
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
     TrainingStart,
@@ -152,9 +152,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
     def _causal_start(self, public: PublicInputs) -> TrainingStart:
         """The start and the vocabulary that corpora are scored with; labels play no part."""
-        shown = text_examples(
-            public_texts(public)[:_PUBLIC_EXAMPLES], next_word_settings(self.config)
-        )
+        shown = text_examples(public.texts(_PUBLIC_EXAMPLES), next_word_settings(self.config))
         return replace(NextWordInputs(self.config).open(), public_examples=shown)
 
     def _classifier_start(self, private: PrivateInputs) -> TrainingStart:

@@ -17,6 +17,7 @@ from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
     DeclaredFacts,
+    RowSource,
 )
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
@@ -49,10 +50,10 @@ from dpsynth_assets.methods.fine_tuning.writing import (
     NO_TOPIC,
     TOPICS_DRAWN,
     DocumentWriter,
-    GeneratorRows,
     equal_cells,
     open_writer,
     released_cells,
+    rows_on_demand,
     write_rows,
 )
 from dpsynth_assets.methods.inputs import (
@@ -274,7 +275,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return replace(corpus, facts={**corpus.facts, "engine_kind": writer.kind})
 
     @contextmanager
-    def open_rows(self, public: PublicInputs) -> Iterator[GeneratorRows]:
+    def open_rows(self, public: PublicInputs) -> Iterator[RowSource]:
         """Opens the released generator for rows on demand, through the dataset's engine.
 
         **Privacy** Post-processing of released weights and counts: any number of rows is free.
@@ -284,11 +285,11 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         folder, known = public.released[FINETUNED_GENERATOR].folder, self._conditioning(public)
         with self._opened(public) as writer:
             tokenizer = AutoTokenizer.from_pretrained(folder)
-            yield GeneratorRows(
-                writer=writer,
-                known=known,
-                cells=self.cells(public, known, TOPICS_DRAWN),
-                tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
+            yield rows_on_demand(
+                writer,
+                known,
+                self.cells(public, known, TOPICS_DRAWN),
+                lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
             )
 
     def _opened(self, public: PublicInputs) -> AbstractContextManager[DocumentWriter]:

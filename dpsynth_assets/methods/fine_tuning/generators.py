@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dpsynth_assets.files.kept import local_copy
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.fine_tuning.conditions import (
@@ -154,22 +152,13 @@ def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPa
 
     Labels are left out: public documents carry none of the cohort's.
     """
-    texts = public_texts(public)
-    order = np.random.default_rng(0).permutation(len(texts))[:PUBLIC_EXAMPLES]
-    documents = [texts[row] for row in order]
+    documents = public.texts(PUBLIC_EXAMPLES)
     topics = [-1] * len(documents)
     if conditioning.topic_model is not None and public.text_embedder is not None and documents:
         embeddings = public.text_embedder.embed(documents, public=True)
         topics = conditioning.topic_model.assign(embeddings).tolist()
     conditions = [conditioning.public_text(topic) for topic in topics]
     return TrainingPairs(conditions=conditions, documents=documents)
-
-
-def public_texts(public: PublicInputs) -> list[str]:
-    """Public documents that have words; none without a public corpus."""
-    if public.public_records is None:
-        return []
-    return [text for text in public.public_records["text"].to_list() if text.strip()]
 
 
 def trial_pairs(conditioning: Conditioning, max_document_tokens: int) -> TrainingPairs:

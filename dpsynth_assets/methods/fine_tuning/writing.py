@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER, EngineSpec
-from dpsynth_assets.methods.capabilities import RowSampling
+from dpsynth_assets.methods.capabilities import RowSampling, RowSource
 from dpsynth_assets.methods.fine_tuning.conditions import NO_TOPIC, Conditioning
 from dpsynth_assets.methods.fine_tuning.config import ROWS_PER_FORWARD, GeneratorConfig
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
@@ -262,43 +262,28 @@ TOPICS_DRAWN = 4096
 """Cells from which topics of rows on demand are drawn, in the proportions of a corpus."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GeneratorRows:
-    """Rows of chosen labels from a fine-tuned generator (a `RowSource`).
+def rows_on_demand(
+    writer: DocumentWriter, known: Conditioning, cells: np.ndarray, tokens: Callable[[str], int]
+) -> RowSource:
+    """Rows of chosen labels from a fine-tuned generator.
 
-    Attributes:
+    Args:
         writer: Writes documents for conditions.
         known: How conditions are written.
-        cells: int64 (M, 2): labels and topics in the proportions that a corpus has them.
+        cells: int64 (M, 2): labels and topics in the proportions that a corpus has them; the topic
+            of a row is drawn among those of its label.
         tokens: Counts the tokens of a text.
     """
 
-    writer: DocumentWriter
-    known: Conditioning
-    cells: np.ndarray
-    tokens: Callable[[str], int]
+    def write(labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
+        rng, conditions = np.random.default_rng(seed), []
+        for label in labels:
+            topics = cells[cells[:, 0] == label, 1]
+            topic = int(rng.choice(topics)) if len(topics) else NO_TOPIC
+            conditions.append(known.text(label, topic))
+        return writer.texts(conditions, seed, None, **sampling.asked)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The declared labels."""
-        return self.known.labels
-
-    @property
-    def engine(self) -> str:
-        """What runs the weights."""
-        return self.writer.kind
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a row at most."""
-        return self.writer.config.max_document_tokens
-
-    def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
-        """Writes one row for each label, its topic drawn as those of the label's rows are."""
-        rng = np.random.default_rng(seed)
-        conditions = [self.known.text(label, self._topic(label, rng)) for label in labels]
-        return self.writer.texts(conditions, seed, None, **sampling.asked)
-
-    def _topic(self, label: int, rng: np.random.Generator) -> int:
-        topics = self.cells[self.cells[:, 0] == label, 1]
-        return int(rng.choice(topics)) if len(topics) else NO_TOPIC
+    longest = writer.config.max_document_tokens
+    return RowSource(
+        labels=known.labels, engine=writer.kind, longest=longest, write=write, tokens=tokens
+    )

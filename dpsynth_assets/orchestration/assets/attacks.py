@@ -7,7 +7,7 @@ dataset's settings and prompts. They read no private record, so their assets are
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ from dpsynth_assets.orchestration.assets.keys import AUDIT, cohort_asset, datase
 from dpsynth_assets.orchestration.metadata import FOUND_AT, check_result, check_specs, found_at
 from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.attack_record import (
@@ -70,11 +69,8 @@ _EXPECTED = {
 
 def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """The attacks that a dataset's methods can be tested with."""
-    assets = []
-    if attacked(plan, Attack.RECONSTRUCTION):
-        assets.append(_reconstruction_test(spec, plan))
-    if medians := attacked(plan, Attack.MEDIAN_AUDIT):
-        assets.append(_median_audit(spec, plan, medians))
+    made = {Attack.RECONSTRUCTION: _reconstruction_test, Attack.MEDIAN_AUDIT: _median_audit}
+    assets = [make(spec, plan) for attack, make in made.items() if attacked(plan, attack)]
     return dg.Definitions(assets=assets)
 
 
@@ -111,78 +107,118 @@ def _attack_settings(
     return version_of(each, prompts, plan.terms.labels, model, opened_by)
 
 
-def _common(
-    spec: PrivateDatasetSpec, artifact: str, checks: Mapping[str, str], code: str
-) -> dict[str, Any]:
-    common = cohort_asset(spec, AUDIT, artifact, PUBLIC, code)
-    return {
+def _attack(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    attack: Attack,
+    checks: Mapping[str, str],
+    *,
+    code: str,
+    description: str,
+    kind: Any,
+    run: Callable[["LanguageModel", Mapping[str, Any], Mapping[str, Any], ProgressCallback], Any],
+    results: Callable[[Any], Sequence["AuditResult"]],
+    told: Callable[[Any], tuple[dict[str, Any], list[dg.AssetCheckResult]]],
+    reads: tuple[str, ...] = (),
+) -> dg.AssetsDefinition:
+    """The asset of an attack.
+
+    Args:
+        spec: The dataset.
+        plan: Its plan.
+        attack: What its methods are put to.
+        checks: Checks of the asset, with what each says.
+        code: Where the attack is defined.
+        description: Of the asset.
+        kind: Type of the findings.
+        run: Finds them with a model, its manifest and the public documents of `reads`.
+        results: What labels print of them.
+        told: Metadata and checks of them.
+        reads: Public artifacts beside the language model.
+    """
+    place = f"{spec.name}/{AUDIT}/{_ARTIFACTS[attack]}"
+    tested = attacked(plan, attack)
+    common = cohort_asset(spec, AUDIT, _ARTIFACTS[attack], PUBLIC, code)
+
+    @dg.asset(
         **common,
-        "kinds": {"pytorch"},
         **model_step(spec.public_data, LANGUAGE_MODEL),
-        "check_specs": check_specs(common["key"], checks),
-    }
+        kinds={"pytorch"},
+        check_specs=check_specs(common["key"], checks),
+        ins=public_ins(spec.public_data, "public_language_model", *reads),
+        code_version=version_of(str(attack), *(_settings(each, plan, None) for each in tested)),
+        description=description,
+        required_resource_keys={"models", "progress"},
+    )
+    @public_section(place)
+    def attacking(context: dg.AssetExecutionContext, **read: Any) -> dg.MaterializeResult:
+        models, manifest = context.resources.models, read.pop("public_language_model")
+        report = context.resources.progress.start(context, f"{spec.name}: {attack}")
+        public = {
+            name: value if name == "public_clusters" else value[:DOCUMENTS]
+            for name, value in read.items()
+        }
+        settings = version_of(
+            _attack_settings(plan, tested, manifest, models), *map(_version, public.values())
+        )
+        found, since = kept_findings(
+            place,
+            settings,
+            kind,
+            lambda: run(models.language_model(manifest), manifest, public, report),
+            results,
+        )
+        made = results(found)
+        save_attacks(made)
+        metadata, checked = told(found)
+        said = found_at([since] * len(made), 0) if since else found_at([], len(made))
+        return dg.MaterializeResult(metadata={**metadata, FOUND_AT: said}, check_results=checked)
+
+    return attacking
+
+
+def _version(read: pl.DataFrame | np.ndarray) -> Any:
+    if isinstance(read, pl.DataFrame):
+        return [version_of_texts(read[name].to_list()) for name in ("text", "label")]
+    return array_version(read)
 
 
 # Reconstruction
 
 
 def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
-    checks = {
-        WITHIN_CLAIM: "No key overlap proves an ε above the stated one.",
-        NO_COPYING: "No method writes planted keys more often than keys that it never saw.",
-        HAS_POWER: (
-            "Without privacy at least one model writes the keys: the test can detect copying."
-        ),
-    }
+    def run(
+        opened: "LanguageModel", manifest: Mapping[str, Any], _: Any, report: ProgressCallback
+    ) -> list[Reconstruction]:
+        found = []
+        for item in reconstruct(spec.name, plan, _subjects(opened, plan), report):
+            settings = _settings(plan.method(item.method), plan, manifest)
+            found.append(replace(item, result=replace(item.result, settings=settings)))
+        return found
 
-    @dg.asset(
-        **_common(
-            spec, RECONSTRUCTION, checks, "dpsynth_assets.attacks.reconstruction.count_overlap"
-        ),
-        ins=public_ins(spec.public_data, "public_language_model"),
-        code_version=version_of(
-            "reconstruction",
-            *(_settings(planned, plan, None) for planned in attacked(plan, Attack.RECONSTRUCTION)),
-        ),
+    return _attack(
+        spec,
+        plan,
+        Attack.RECONSTRUCTION,
+        {
+            WITHIN_CLAIM: "No key overlap proves an ε above the stated one.",
+            NO_COPYING: "No method writes planted keys more often than keys that it never saw.",
+            HAS_POWER: (
+                "Without privacy at least one model writes the keys: the test can detect copying."
+            ),
+        },
+        code="dpsynth_assets.attacks.reconstruction.count_overlap",
         description=(
             "Tests whether planted 5-digit keys are written more often than keys that no method "
             "saw. Uses invented records with the dataset's mechanisms, settings, prompts and "
             "model, and a second model that only copies, without prompts (Amin et al. 2025, "
             "D.5.1). Costs no budget."
         ),
+        kind=list[Reconstruction],
+        run=run,
+        results=_results,
+        told=lambda found: (reconstruction_metadata(found), reconstruction_checks(found)),
     )
-    @public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}")
-    def reconstruction_test(
-        context: dg.AssetExecutionContext,
-        public_language_model: dict,
-        models: Models,
-        progress: Progress,
-    ) -> dg.MaterializeResult:
-        report = progress.start(context, f"{spec.name}: reconstruction test")
-        tested = attacked(plan, Attack.RECONSTRUCTION)
-
-        def run() -> list[Reconstruction]:
-            opened = models.language_model(public_language_model)
-            found = []
-            for item in reconstruct(spec.name, plan, _subjects(opened, plan), report):
-                settings = _settings(plan.method(item.method), plan, public_language_model)
-                found.append(replace(item, result=replace(item.result, settings=settings)))
-            return found
-
-        settings = _attack_settings(plan, tested, public_language_model, models)
-        tests, since = kept_findings(
-            f"{spec.name}/{AUDIT}/{RECONSTRUCTION}", settings, list[Reconstruction], run, _results
-        )
-        save_attacks(_results(tests))
-        return dg.MaterializeResult(
-            metadata={
-                **reconstruction_metadata(tests),
-                FOUND_AT: _found_at(since, len(tests)),
-            },
-            check_results=reconstruction_checks(tests),
-        )
-
-    return reconstruction_test
 
 
 def _results(tests: Sequence[Reconstruction]) -> list["AuditResult"]:
@@ -194,10 +230,6 @@ def _subjects(opened: "LanguageModel", plan: DatasetPlan) -> dict[str, Any]:
     from dpsynth_assets.attacks.reconstruction import CopyingModel, prefilled
 
     return {OWN_MODEL: prefilled(opened, plan.terms.prompts), COPYING_MODEL: CopyingModel()}
-
-
-def _found_at(since: str, results: int) -> str:
-    return found_at([since] * results, 0) if since else found_at([], results)
 
 
 def reconstruction_checks(found: Sequence[Reconstruction]) -> list[dg.AssetCheckResult]:
@@ -229,73 +261,46 @@ _MEDIAN_AUDIT = (
 )
 
 
-def _median_audit(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, medians: Sequence[PlannedMethod]
-) -> dg.AssetsDefinition:
+def _median_audit(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    def run(
+        opened: "LanguageModel",
+        manifest: Mapping[str, Any],
+        public: Mapping[str, Any],
+        report: ProgressCallback,
+    ) -> MedianAudits:
+        inputs = PublicInputs(
+            language_model=prompted(opened, plan.terms.prompts),
+            cluster_centers=public["public_clusters"],
+            salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
+        )
+        records = public_records(public["public_corpus"], plan.terms.labels)
+        read = PrivateInputs(records=records, embeddings=public["public_embeddings"])
+        return _audited(spec, plan, read, inputs, manifest, report)
+
+    def told(found: MedianAudits) -> tuple[dict[str, Any], list[dg.AssetCheckResult]]:
+        exceeded = [result.name for result in found.results if not result.passed]
+        check = _check(NEVER_EXCEEDED, exceeded, dg.AssetCheckSeverity.ERROR)
+        return median_metadata(found.gaps, found.results), [check]
+
     said = "No contexts of one unit changed a token's log-probability by more than its γ."
-    inputs = ("public_corpus", "public_embeddings", "public_clusters")
-
-    @dg.asset(
-        **_common(
-            spec, MEDIAN, {NEVER_EXCEEDED: said}, "dpsynth_assets.attacks.median_audit.MedianAudit"
-        ),
-        ins=public_ins(spec.public_data, "public_language_model", *inputs),
-        code_version=version_of(
-            "median audit", *(_settings(planned, plan, None) for planned in medians)
-        ),
+    return _attack(
+        spec,
+        plan,
+        Attack.MEDIAN_AUDIT,
+        {NEVER_EXCEEDED: said},
+        code="dpsynth_assets.attacks.median_audit.MedianAudit",
         description=_MEDIAN_AUDIT,
+        kind=MedianAudits,
+        run=run,
+        results=lambda found: found.results,
+        told=told,
+        reads=("public_corpus", "public_embeddings", "public_clusters"),
     )
-    @public_section(f"{spec.name}/{AUDIT}/{MEDIAN}")
-    def median_audit(
-        context: dg.AssetExecutionContext,
-        public_language_model: dict,
-        public_corpus: pl.DataFrame,
-        public_embeddings: np.ndarray,
-        public_clusters: np.ndarray,
-        models: Models,
-        progress: Progress,
-    ) -> dg.MaterializeResult:
-        report = progress.start(context, f"{spec.name}: audit of the median")
-        documents = public_corpus.head(DOCUMENTS)
-        embeddings = public_embeddings[:DOCUMENTS]
-        settings = version_of(
-            _attack_settings(plan, medians, public_language_model, models),
-            [version_of_texts(documents[name].to_list()) for name in ("text", "label")],
-            *map(array_version, (embeddings, public_clusters)),
-        )
-
-        def run() -> MedianAudits:
-            model = models.language_model(public_language_model)
-            public = PublicInputs(
-                language_model=prompted(model, plan.terms.prompts),
-                cluster_centers=public_clusters,
-                salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
-            )
-            records = public_records(documents, plan.terms.labels)
-            read = PrivateInputs(records=records, embeddings=embeddings)
-            return _audited(spec, plan, medians, read, public, public_language_model, report)
-
-        audits, since = kept_findings(
-            f"{spec.name}/{AUDIT}/{MEDIAN}", settings, MedianAudits, run, lambda made: made.results
-        )
-        results = audits.results
-        save_attacks(results)
-        exceeded = [result.name for result in results if not result.passed]
-        return dg.MaterializeResult(
-            metadata={
-                **median_metadata(audits.gaps, results),
-                FOUND_AT: _found_at(since, len(results)),
-            },
-            check_results=[_check(NEVER_EXCEEDED, exceeded, dg.AssetCheckSeverity.ERROR)],
-        )
-
-    return median_audit
 
 
 def _audited(
     spec: PrivateDatasetSpec,
     plan: DatasetPlan,
-    medians: Sequence[PlannedMethod],
     records: PrivateInputs,
     public: PublicInputs,
     manifest: Mapping[str, Any],
@@ -304,7 +309,7 @@ def _audited(
     """Audits the median of each method on batches of public records."""
     gaps = {}
     results: list[AuditResult] = []
-    for planned in medians:
+    for planned in attacked(plan, Attack.MEDIAN_AUDIT):
         started = time.perf_counter()
         audit = planned.method.audit_median(planned.target_epsilon, records, public, report)
         gaps[planned.folder] = audit.batches

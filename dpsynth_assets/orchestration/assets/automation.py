@@ -81,17 +81,10 @@ def first_rows_first(loaded: dg.Definitions) -> dg.Definitions:
         tags = {PRIORITY: str(priorities[part.op.name])}
         return with_attributes(part, node_def=replaced_op(part.op, tags=tags))
 
-    return dg.Definitions(
+    return replaced_record(
+        loaded,
         assets=[placed(part) for part in loaded.assets or ()],
         asset_checks=[placed(part) for part in loaded.asset_checks or ()],
-        schedules=loaded.schedules,
-        sensors=loaded.sensors,
-        jobs=loaded.jobs,
-        resources=loaded.resources,
-        executor=loaded.executor,
-        loggers=loaded.loggers,
-        metadata=loaded.metadata,
-        component_tree=loaded.component_tree,
     )
 
 
