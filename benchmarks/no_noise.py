@@ -373,7 +373,7 @@ def evolved(plain: Plain, rows: int) -> pl.DataFrame:
 
     def vote(_rounds: int, population: Any, embeddings: np.ndarray) -> np.ndarray:
         chosen = nearest_candidates(
-            plain.records.vectors, plain.labels, embeddings, population.labels
+            plain.records.vectors, plain.labels, embeddings, population["label"].to_numpy()
         )
         return np.bincount(chosen[chosen >= 0], minlength=len(embeddings)).astype(np.float64)
 

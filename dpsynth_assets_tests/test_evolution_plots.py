@@ -4,7 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.evolution.population import Population, generation_facts, voted_frame
+from dpsynth_assets.methods.evolution.population import (
+    generation_facts,
+    random_population,
+    voted_frame,
+)
 from dpsynth_assets.orchestration.assets.stage_metadata import rounds_table
 from dpsynth_assets.report.method_plots import votes_by_rank_plot
 
@@ -15,9 +19,8 @@ def generations():
     frames = []
     for number in (1, 2, 3):
         texts = tuple("w" * int(length) for length in rng.integers(10 - 3 * number, 11, 12))
-        population = Population(
-            texts, np.arange(12) % 2, np.full(12, -1), rng.integers(0, number, 12)
-        )
+        population = random_population(texts, np.arange(12) % 2)
+        population = population.with_columns(born=rng.integers(0, number, 12))
         votes = rng.normal(0, 4, 12).round()
         frames.append(
             voted_frame(population, votes, np.array([1, 2, 2, 5]), number, last=number == 3)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,7 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
         return kept
     with metered() as cost:
         facts = _made(bench, cell)
-    facts |= cost.to_json()
+    facts |= cost
     write_whole(facts_file, JSON.write(facts))
     return facts
 
@@ -332,48 +332,32 @@ def _read(file: Path) -> dict[str, Any] | None:
     return found(file, JSON.read)
 
 
-@dataclass(kw_only=True)
-class RunCost:
-    """What one run of a method took.
-
-    Attributes:
-        seconds: Time by the clock.
-        processor_seconds: Time of all threads of this process.
-        peak_memory_mib: Most resident memory of this process (MiB); None where Linux does not tell.
-        tokens_read: Tokens of prompts and read texts.
-        tokens_written: Tokens that were decoded, of all rows of a pass.
-        code: Beginning of a digest of this package's code.
-    """
-
-    seconds: float = 0.0
-    processor_seconds: float = 0.0
-    peak_memory_mib: int | None = None
-    tokens_read: int = 0
-    tokens_written: int = 0
-    code: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-
 def package_code() -> str:
     """Beginning of a digest of this package's code, as it lies on disk."""
     return code_digest(_PACKAGE)[:12]
 
 
 @contextmanager
-def metered() -> Iterator[RunCost]:
-    """Yields the cost of what runs inside, filled in at the end."""
-    cost = RunCost(code=package_code())
+def metered() -> Iterator[dict[str, Any]]:
+    """Yields the cost of what runs inside, filled in at the end.
+
+    Seconds by the clock, those of all threads of this process, its most resident memory (MiB; None
+    where Linux does not tell), tokens of prompts and read texts, tokens decoded of all rows of a
+    pass, and the code's digest.
+    """
+    cost: dict[str, Any] = {}
     began, before = (time.monotonic(), time.process_time()), COUNTS.copy()
     follows = _reset_peak()
     yield cost
-    cost.seconds = round(time.monotonic() - began[0], 1)
-    cost.processor_seconds = round(time.process_time() - began[1], 1)
-    cost.peak_memory_mib = _peak_mib() if follows else None
     tokens = COUNTS.since(before)
-    cost.tokens_read, cost.tokens_written = tokens.read, tokens.written
+    cost |= {
+        "seconds": round(time.monotonic() - began[0], 1),
+        "processor_seconds": round(time.process_time() - began[1], 1),
+        "peak_memory_mib": _peak_mib() if follows else None,
+        "tokens_read": tokens.read,
+        "tokens_written": tokens.written,
+        "code": package_code(),
+    }
 
 
 def _reset_peak() -> bool:

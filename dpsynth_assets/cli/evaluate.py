@@ -165,16 +165,14 @@ def _score(
         name: side[stratified_rows(side["label"].to_list(), settings.max_rows, settings.seed)]
         for name, side in (("source", source), ("held_out", held_out), ("corpus", corpus))
     }
-    parts: dict[str, dict[str, Any]] = {}
+    parts: dict[str, ScoredCorpus] = {}
     for index, (name, side) in enumerate(sides.items()):
         report(0.25 * index, f"embedding {side.height} texts ({name.replace('_', '-')})")
         texts, labels = side["text"].to_list(), side["label"].to_list()
-        parts[name] = {"texts": texts, "labels": labels, "features": embedder.embed(texts)}
+        parts[name] = ScoredCorpus(texts=texts, labels=labels, features=embedder.embed(texts))
     report(0.75, "scoring")
-    both = ("source", "held_out")
-    private = {f"{side}_{part}": value for side in both for part, value in parts[side].items()}
-    reference = PrivateReference(**private)
-    scored = ScoredCorpus(name="synthetic", **parts["corpus"])
+    reference = PrivateReference(source=parts["source"], held_out=parts["held_out"])
+    scored = dataclasses.replace(parts["corpus"], name="synthetic")
     public_texts = public["text"].to_list()
     real = real_scores(reference, public_texts, settings)
     scores = score_corpus(scored, reference, public_texts, settings)

@@ -30,7 +30,7 @@ from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.states import Scaffold, StateReader
 from dpsynth_assets.methods.epsvec.vectors import VectorTask, release_vectors
 from dpsynth_assets.methods.evolution import votes
-from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.population import random_population
 from dpsynth_assets.methods.evolution.secret_clusters import ClusterReleases, PublicClusters
 from dpsynth_assets.methods.fine_tuning import Ctcl
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig
@@ -92,7 +92,7 @@ def _attack_votes() -> Finding:
     present = fair_coins()
     places = np.random.default_rng(1).standard_normal((CANARIES, DIMENSIONS)).astype(np.float32)
     places /= np.linalg.norm(places, axis=1, keepdims=True)
-    population = Population.random([TEXT] * CANARIES, np.zeros(CANARIES))
+    population = random_population([TEXT] * CANARIES, np.zeros(CANARIES))
     released = votes.PrivateVotes(ROUNDS, LABELS[:1], _records(present, places))
     rounds = [released(done, population, places) for done in range(ROUNDS.iterations)]
     return judge_scores(present, np.sum(rounds, axis=0), ROUNDS.event())

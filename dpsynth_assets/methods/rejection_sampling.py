@@ -262,6 +262,7 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
     if settings.judge == "none":
         return None
     if settings.judge == "likelihood":
+        public.required("public_records")
         return LikelihoodJudge(
             public.required("language_model"),
             public.texts(PUBLIC_TEXTS),

@@ -82,12 +82,21 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCorpus:
-    """A corpus to score: N texts, N labels ("" where there are none), float32 (N, d) features."""
+    """Rows to score: N texts, N labels ("" where there are none), float32 (N, d) features."""
 
-    name: str
+    name: str = REAL_DATA
     texts: Sequence[str] = field(repr=False)
     labels: Sequence[str] = field(repr=False)
     features: np.ndarray = field(repr=False)
+
+    def rows(self, chosen: np.ndarray) -> "ScoredCorpus":
+        """Some of the rows by their places."""
+        return dataclasses.replace(
+            self,
+            texts=[self.texts[row] for row in chosen],
+            labels=[self.labels[row] for row in chosen],
+            features=self.features[chosen],
+        )
 
 
 class SourceRecords(Protocol):
@@ -105,26 +114,18 @@ class PrivateReference:
     """Private records: what mechanisms read, what was held out, and planted canaries.
 
     Attributes:
-        source_texts: The source records, or a sample of them beside `source`.
-        source_labels: Their labels.
-        source_features: Their embeddings.
-        held_out_texts: The held-out records.
-        held_out_labels: Their labels.
-        held_out_features: Their embeddings.
+        source: The source records, or a sample of them beside `everywhere`.
+        held_out: The held-out records.
         canaries: What was planted.
-        source: All source records, which copies are looked for in; None: the above are all.
+        everywhere: All source records, which copies are looked for in; None: the above are all.
         source_label_count: How many labels all source records have; None: as many as the above.
         source_version: Digest of all source records; "": to be made of the above.
     """
 
-    source_texts: Sequence[str] = field(repr=False)
-    source_labels: Sequence[str] = field(repr=False)
-    source_features: np.ndarray = field(repr=False)
-    held_out_texts: Sequence[str] = field(repr=False)
-    held_out_labels: Sequence[str] = field(repr=False)
-    held_out_features: np.ndarray = field(repr=False)
+    source: ScoredCorpus
+    held_out: ScoredCorpus
     canaries: Sequence[str] = field(repr=False, default=())
-    source: SourceRecords | None = field(repr=False, default=None)
+    everywhere: SourceRecords | None = field(repr=False, default=None)
     source_label_count: int | None = field(repr=False, default=None)
     source_version: str = field(repr=False, default="")
 
@@ -132,8 +133,8 @@ class PrivateReference:
     def has_labels(self) -> bool:
         """Says whether there are at least two labels to distinguish."""
         known = self.source_label_count
-        labels = len(set(self.source_labels)) if known is None else known
-        return labels > 1 and len(set(self.held_out_labels)) > 1
+        labels = len(set(self.source.labels)) if known is None else known
+        return labels > 1 and len(set(self.held_out.labels)) > 1
 
 
 Value = float | None
@@ -203,23 +204,15 @@ def real_scores(
     corpus may have rows. What is measured against source records, such as copying, is that of
     held-out ones: the overlap that is there without any copying.
     """
-    held_out = ScoredCorpus(
-        name=REAL_DATA,
-        texts=reference.held_out_texts,
-        labels=reference.held_out_labels,
-        features=reference.held_out_features,
-    )
-    order = np.random.default_rng(settings.seed).permutation(len(reference.source_texts))
+    order = np.random.default_rng(settings.seed).permutation(len(reference.source.texts))
     chosen = order[: settings.max_rows]
-    source = ScoredCorpus(
-        name=REAL_DATA,
-        texts=[reference.source_texts[row] for row in chosen],
-        labels=[reference.source_labels[row] for row in chosen],
-        features=reference.source_features[chosen],
-    )
+    real = {
+        "source": reference.source.rows(chosen),
+        "held-out": _sample(reference.held_out, settings),
+    }
     sides = {
         name: _sides(corpus, reference, public_texts, settings, language_model)
-        for name, corpus in (("source", source), ("held-out", _sample(held_out, settings)))
+        for name, corpus in real.items()
     }
     found = {
         metric: None if metric.of_real is None else metric.of(sides[metric.of_real])
@@ -229,13 +222,7 @@ def real_scores(
 
 
 def _sample(corpus: ScoredCorpus, settings: EvaluationSettings) -> ScoredCorpus:
-    chosen = stratified_rows(corpus.labels, settings.max_rows, settings.seed)
-    return dataclasses.replace(
-        corpus,
-        texts=[corpus.texts[row] for row in chosen],
-        labels=[corpus.labels[row] for row in chosen],
-        features=corpus.features[chosen],
-    )
+    return corpus.rows(stratified_rows(corpus.labels, settings.max_rows, settings.seed))
 
 
 def _sides(
@@ -247,10 +234,10 @@ def _sides(
 ) -> Sides:
     """Resamples corpus and held-out records."""
     drawn = partial(ScoredSide.of, seed=settings.seed, resamples=settings.resamples)
-    held_out = reference.held_out_features, reference.held_out_texts, reference.held_out_labels
+    held_out = reference.held_out
     return Sides(
         corpus=drawn(corpus.features, corpus.texts, corpus.labels, name=corpus.name),
-        held_out=drawn(*held_out),
+        held_out=drawn(held_out.features, held_out.texts, held_out.labels),
         settings=settings,
         labelled=reference.has_labels,
         reference=reference,

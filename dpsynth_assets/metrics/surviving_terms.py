@@ -91,11 +91,11 @@ def _shares(sides: Sides) -> dict[int, float]:
     private = sides.reference
     if private is None:
         return {}
-    whole = holders_among(private.source_texts, None)
-    count = whole if private.source is None else private.source.span_holders
+    whole = holders_among(private.source.texts, None)
+    count = whole if private.everywhere is None else private.everywhere.span_holders
     holders, kept = [], []
     for words in TERM_WORDS:
-        terms = _terms(private.source_texts, words)
+        terms = _terms(private.source.texts, words)
         known = np.zeros(len(terms), dtype=bool)
         for block in word_blocks(sides.public_texts):
             known[matches(terms, block, words)[0]] = True

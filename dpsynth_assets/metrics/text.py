@@ -153,7 +153,7 @@ def _verbatim(sides: Sides) -> float | None:
         return None
     return verbatim_share(
         sides.corpus.texts,
-        private.source_texts if private.source is None else private.source.span_holders,
+        private.source.texts if private.everywhere is None else private.everywhere.span_holders,
         sides.public_texts,
     )
 
@@ -164,7 +164,7 @@ def _near_duplicates(sides: Sides) -> float | None:
         return None
     return near_duplicate_share(
         sides.corpus.features,
-        private.source_features if private.source is None else private.source.close_records,
+        private.source.features if private.everywhere is None else private.everywhere.close_records,
     )
 
 

@@ -62,7 +62,7 @@ def decorated_function(op: dg.OpDefinition) -> Callable[..., Any]:
     return made.decorated_fn if isinstance(made, DecoratedOpFunction) else made
 
 
-def origin_of(module: str, location: str, job: str) -> Any:
+def origin_of(location: str, job: str) -> Any:
     """The origin of a run of a job, as a run of a code location has it."""
     from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
     from dagster._core.remote_origin import (
@@ -72,7 +72,7 @@ def origin_of(module: str, location: str, job: str) -> Any:
     )
     from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-    target = LoadableTargetOrigin(module_name=module)
+    target = LoadableTargetOrigin(module_name="dpsynth_assets.definitions")
     place = ManagedGrpcPythonEnvCodeLocationOrigin(target, location)
     return RemoteJobOrigin(RemoteRepositoryOrigin(place, SINGLETON_REPOSITORY_NAME), job)
 

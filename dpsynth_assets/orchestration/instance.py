@@ -69,7 +69,7 @@ def in_timeline(instance: "dg.DagsterInstance", job: str) -> "dg.DagsterInstance
     """
     from dpsynth_assets.orchestration.dagster_internals import origin_of
 
-    origin = origin_of("dpsynth_assets.definitions", LOCATION, job)
+    origin = origin_of(LOCATION, job)
     create = partial(instance.create_run_for_job, remote_job_origin=origin)
     vars(instance)["create_run_for_job"] = create  # What `execute_in_process` calls.
     return instance

@@ -23,13 +23,17 @@ def features(rows, seed):
     return np.random.default_rng(seed).normal(size=(rows, 4)).astype(np.float32)
 
 
-def reference(**changes) -> PrivateReference:
-    parts = {}
+def reference(canaries=(), **changes) -> PrivateReference:
+    """Two sides; a change is of one of them, by its name."""
+    sides = {}
     for seed, side in enumerate(("source", "held_out")):
-        parts[f"{side}_texts"] = [f"{side} letter {row}" for row in range(50)]
-        parts[f"{side}_labels"] = ["ab"[row % 2] for row in range(50)]
-        parts[f"{side}_features"] = features(50, seed)
-    return PrivateReference(**(parts | changes))
+        parts = {
+            "texts": [f"{side} letter {row}" for row in range(50)],
+            "labels": ["ab"[row % 2] for row in range(50)],
+            "features": features(50, seed),
+        }
+        sides[side] = ScoredCorpus(**(parts | changes.get(side, {})))
+    return PrivateReference(**sides, canaries=canaries)
 
 
 @pytest.fixture
@@ -48,7 +52,8 @@ def test_equal_inputs_are_one_version_and_any_change_is_another(monkeypatch):
     class OwnModels(Models):
         """Opens other models."""
 
-    moved = reference().held_out_features.copy()
+    held_out = reference().held_out
+    moved = held_out.features.copy()
     moved[7, 2] += 1e-6
     versions = [
         version(),
@@ -56,9 +61,9 @@ def test_equal_inputs_are_one_version_and_any_change_is_another(monkeypatch):
         version(settings=dataclasses.replace(SETTINGS, max_rows=41)),
         version(settings=dataclasses.replace(SETTINGS, record_schema={"type": "object"})),
         version(settings=dataclasses.replace(SETTINGS, next_word={"width": 8})),
-        version(records=reference(source_texts=["another", *reference().source_texts[1:]])),
-        version(records=reference(held_out_labels=["b", *reference().held_out_labels[1:]])),
-        version(records=reference(held_out_features=moved)),
+        version(records=reference(source={"texts": ["another", *reference().source.texts[1:]]})),
+        version(records=reference(held_out={"labels": ["b", *held_out.labels[1:]]})),
+        version(records=reference(held_out={"features": moved})),
         version(records=reference(canaries=["a canary"])),
         version(public=["a public document"]),
         version(manifest=EMBEDDER | {"path": "models/larger"}),

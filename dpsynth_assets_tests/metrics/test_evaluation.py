@@ -32,28 +32,19 @@ def _rows(prefix, count, seed):
     labels = ["calm" if row % 2 else "angry" for row in range(count)]
     features = generator.normal(size=(count, 8)) + (np.arange(count) % 2 * 4)[:, None]
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    return [f"{prefix} {row}" for row in range(count)], labels, features.astype(np.float32)
+    texts = [f"{prefix} {row}" for row in range(count)]
+    return ScoredCorpus(texts=texts, labels=labels, features=features.astype(np.float32))
 
 
 @pytest.fixture(scope="module")
 def reference():
     source, held_out = _rows("source", 160, 0), _rows("held out", 120, 1)
-    source[0][3] = f"{SECRET} {CANARY}"
-    return PrivateReference(
-        source_texts=source[0],
-        source_labels=source[1],
-        source_features=source[2],
-        held_out_texts=held_out[0],
-        held_out_labels=held_out[1],
-        held_out_features=held_out[2],
-        canaries=[CANARY],
-    )
+    source.texts[3] = f"{SECRET} {CANARY}"
+    return PrivateReference(source=source, held_out=held_out, canaries=[CANARY])
 
 
 def _corpus(seed=2, count=120, **changes):
-    texts, labels, features = _rows("made up", count, seed)
-    parts = {"name": "corpus", "texts": texts, "labels": labels, "features": features}
-    return ScoredCorpus(**(parts | changes))
+    return dataclasses.replace(_rows("made up", count, seed), name="corpus", **changes)
 
 
 def _score(corpus, reference):
@@ -78,7 +69,7 @@ def test_a_corpus_of_the_wrong_labels_scores_below(reference):
 def test_copies_are_counted_against_the_source(reference):
     corpus = _corpus()
     copied = [*corpus.texts[:117], SECRET, SECRET, f"code {CANARY.lower()}"]
-    features = np.concatenate([corpus.features[:119], reference.source_features[:1]])
+    features = np.concatenate([corpus.features[:119], reference.source.features[:1]])
     clean, scores = (
         _score(corpus, reference),
         _score(_corpus(texts=copied, features=features), reference),
@@ -92,13 +83,7 @@ def test_copies_are_counted_against_the_source(reference):
 def test_at_most_max_rows_are_scored(reference):
     first = _corpus(count=150)
     rows = stratified_rows(first.labels, 120, SETTINGS.seed)
-    cut = ScoredCorpus(
-        name="corpus",
-        texts=[first.texts[row] for row in rows],
-        labels=[first.labels[row] for row in rows],
-        features=first.features[rows],
-    )
-    assert _score(first, reference) == _score(cut, reference)
+    assert _score(first, reference) == _score(first.rows(rows), reference)
 
 
 @pytest.mark.parametrize("count", [0, 1, 99])
@@ -119,13 +104,11 @@ def test_without_the_extra_all_but_mauve_is_scored(reference, monkeypatch):
 
 
 def test_without_labels_there_is_no_accuracy(reference):
-    unlabelled = PrivateReference(
-        **{
-            **{name: getattr(reference, name) for name in reference.__dataclass_fields__},
-            "source_labels": [""] * 160,
-            "held_out_labels": [""] * 120,
-        }
+    source, held_out = (
+        dataclasses.replace(side, labels=[""] * len(side.texts))
+        for side in (reference.source, reference.held_out)
     )
+    unlabelled = dataclasses.replace(reference, source=source, held_out=held_out)
     assert _score(_corpus(labels=[""] * 120), unlabelled)["accuracy"] is None
     assert real_scores(unlabelled, [], SETTINGS)["accuracy"] is None
 

@@ -39,11 +39,11 @@ def _scores(encoder, labels, held_out_labels=None):
     """Of a corpus with these labels, and of real data."""
     settings = EvaluationSettings(max_rows=40, resamples=50, encoder=encoder)
     (source, held_out), blank = (_rows(60, 1), _rows(60, 2)), np.zeros((60, 2), np.float32)
+    known = held_out_labels or held_out[1]
     reference = PrivateReference(
-        source_texts=source[0], source_labels=source[1], source_features=blank,
-        held_out_texts=held_out[0], held_out_labels=held_out_labels or held_out[1],
-        held_out_features=blank,
-    )  # fmt: skip
+        source=ScoredCorpus(texts=source[0], labels=source[1], features=blank),
+        held_out=ScoredCorpus(texts=held_out[0], labels=known, features=blank),
+    )
     corpus = ScoredCorpus(name="corpus", texts=_rows(40, 3)[0], labels=labels, features=blank[:40])
     return score_corpus(corpus, reference, [], settings), real_scores(reference, [], settings)
 

@@ -62,9 +62,8 @@ def test_it_stands_in_report_verdicts_and_shares_of_the_gap(monkeypatch):
     _installed(monkeypatch)
     blank, features = [""] * 40, np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     private = {
-        f"{side}_{part}": values
+        side: ScoredCorpus(texts=_texts(side, 20), labels=blank, features=features)
         for side in ("source", "held_out")
-        for part, values in (("texts", _texts(side, 20)), ("labels", blank), ("features", features))
     }
     scores = {
         name: score_corpus(

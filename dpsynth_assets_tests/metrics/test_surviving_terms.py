@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference
+from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference, ScoredCorpus
 from dpsynth_assets.metrics.metric import ScoredSide, Sides
 from dpsynth_assets.metrics.surviving_terms import MORE, SURVIVING_TERMS, least_holders
 
@@ -20,8 +20,8 @@ def test_shares_are_of_terms_that_public_text_lacks_by_how_many_records_hold_the
         settings=EvaluationSettings(),
         labelled=False,
         reference=PrivateReference(
-            source_texts=records, source_labels=[], source_features=none, held_out_texts=[],
-            held_out_labels=[], held_out_features=none,
+            source=ScoredCorpus(texts=records, labels=[], features=none),
+            held_out=ScoredCorpus(texts=[], labels=[], features=none),
         ),
         public_texts=["Everyday words"],
     )  # fmt: skip

@@ -149,15 +149,8 @@ def test_no_reference_is_fetched(monkeypatch):
 def evaluate(settings):
     features = np.eye(4, dtype=np.float32)
     texts, blank = [json.dumps(VALID), json.dumps(VALID), "{}", "x"], [""] * 4
-    reference = PrivateReference(
-        source_texts=texts,
-        source_labels=blank,
-        source_features=features,
-        held_out_texts=texts[:2],
-        held_out_labels=blank[:2],
-        held_out_features=features[:2],
-    )
     corpus = ScoredCorpus(name="corpus", texts=texts, labels=blank, features=features)
+    reference = PrivateReference(source=corpus, held_out=corpus.rows(np.arange(2)))
     return score_corpus(corpus, reference, [], settings), real_scores(reference, [], settings)
 
 

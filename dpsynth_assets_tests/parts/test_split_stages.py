@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
-from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.population import random_population
 from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts, VotingRounds
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
@@ -175,10 +175,7 @@ def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
         relation=NeighboringRelation.ADD_REMOVE,
         max_records_per_unit=1,
     )
-    zeros = np.zeros(6, dtype=np.int64)
-    population = Population(
-        texts=("a text",) * 6, labels=np.arange(6) % 2, parents=zeros, born=zeros
-    )
+    population = random_population(("a text",) * 6, np.arange(6) % 2)
     apart, together = (PrivateVotes(rounds, LABELS, private) for private in (parted, whole))
     for number in range(2):
         votes = apart(number, population, candidates + number)

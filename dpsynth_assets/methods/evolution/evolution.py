@@ -1,7 +1,7 @@
 """The loop of Aug-PE and SecPE: write candidates, collect votes, keep the best candidates.
 
 A round has two steps, and each is checkpointed whole as it ends: candidates are written
-(`Phase.WRITTEN`), votes are released and survivors chosen (`Phase.VOTED`). A run that was killed
+(`written`), votes are released and survivors chosen (`voted`). A run that was killed
 goes on after its last step under the same charge: votes that were stored are never drawn again, and
 a variation is asked for only after the votes that chose its parent are on disk.
 
@@ -14,20 +14,21 @@ are all that differs.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dpsynth_assets.methods.evolution.apis import TextApi
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.population import (
-    Population,
+    chosen,
     no_generations,
+    random_population,
     select,
     vote_entropy,
     voted_frame,
+    with_variations,
 )
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -37,25 +38,14 @@ if TYPE_CHECKING:
 
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
-VoteFunction = Callable[[int, Population, np.ndarray], np.ndarray]
+VoteFunction = Callable[[int, "pl.DataFrame", np.ndarray], np.ndarray]
 """(rounds done, candidates, float32 (C, d) embeddings) -> (C,) released votes of this round."""
 
 _STATE, _POPULATION, _GENERATIONS = "state.json", "population.parquet", "generations.parquet"
 
 
-class Phase(StrEnum):
-    """Last step of a round."""
-
-    WRITTEN = "written"
-    """The population is the round's candidates."""
-    VOTED = "voted"
-    """The population is the round's survivors."""
-
-
-class _Stream:
-    """Numbers that distinguish the public random streams of one round."""
-
-    RANDOM, VARIATIONS, LOOKAHEAD = 0, 1, 3  # What 2 drew is gone; the others stay as they are.
+_RANDOM, _VARIATIONS, _LOOKAHEAD = 0, 1, 3
+"""Public random streams of one round. What 2 drew is gone; the others stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +54,21 @@ class EvolutionState:
 
     Attributes:
         rounds: Rounds whose votes were released.
-        phase: Last step.
-        population: Candidates, or survivors.
+        phase: Last step: the population is the round's candidates, or its survivors.
+        population: Candidates, or survivors (`population.random_population`).
         generations: Every voted candidate of every round (`generations.voted_frame`).
     """
 
     rounds: int
-    phase: Phase
-    population: Population
+    phase: Literal["written", "voted"]
+    population: "pl.DataFrame" = field(repr=False)
     generations: "pl.DataFrame" = field(repr=False)
 
     def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
         """Writes everything into an empty folder."""
         state = {"rounds": self.rounds, "phase": self.phase, "identity": dict(identity)}
         (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
-        self.population.frame().write_parquet(folder / _POPULATION)
+        self.population.write_parquet(folder / _POPULATION)
         self.generations.write_parquet(folder / _GENERATIONS)
 
     @classmethod
@@ -99,8 +89,8 @@ class EvolutionState:
             )
         return cls(
             int(state["rounds"]),
-            Phase(state["phase"]),
-            Population.from_frame(pl.read_parquet(folder / _POPULATION)),
+            state["phase"],
+            pl.read_parquet(folder / _POPULATION),
             pl.read_parquet(folder / _GENERATIONS),
         )
 
@@ -161,9 +151,11 @@ class Evolution:
                 state.rounds / self.config.iterations, f"continuing after {state.rounds} rounds"
             )
         # [secpe A3:L5]
-        while state.phase is Phase.WRITTEN or state.rounds < self.config.iterations:
-            step = self._voted if state.phase is Phase.WRITTEN else self._written
-            state = keep(step(state, vote, progress))
+        while state.phase == "written" or state.rounds < self.config.iterations:
+            if state.phase == "written":
+                state = keep(self._voted(state, vote, progress))
+            else:
+                state = keep(self._written(state, progress))
         progress(1.0, f"{state.rounds} rounds of votes released")
         return state
 
@@ -174,12 +166,12 @@ class Evolution:
 
         def write(lacking: list[str]) -> list[str]:
             told = self._share(progress, 0, f"writing {len(labels)} random texts")
-            seed = self._stream(0, _Stream.RANDOM)
+            seed = self._stream(0, _RANDOM)
             return self.api.random(lacking, seed=seed, progress=told)
 
         texts = begun_with(self.rows, labels, write)
-        population = Population.random(texts, numbers)  # [secpe A3:L4]
-        return EvolutionState(0, Phase.WRITTEN, population, no_generations())
+        population = random_population(texts, numbers)  # [secpe A3:L4]
+        return EvolutionState(0, "written", population, no_generations())
 
     def _voted(
         self, state: EvolutionState, vote: VoteFunction, progress: ProgressCallback
@@ -188,11 +180,12 @@ class Evolution:
         population, config = state.population, self.config
         progress(
             (state.rounds + 0.8) / config.iterations,
-            f"round {state.rounds + 1} of {config.iterations}: {population.size} candidates"
+            f"round {state.rounds + 1} of {config.iterations}: {population.height} candidates"
             + _about_last_round(state),
         )
         dp_votes = vote(state.rounds, population, self._embedded(state))  # [secpe A3:L6]
-        survivors = select(dp_votes, population.labels, self.sizes)  # [secpe A3:L12]
+        candidates = population["label"].to_numpy()
+        survivors = select(dp_votes, candidates, self.sizes)  # [secpe A3:L12]
         rounds = state.rounds + 1
         voted = voted_frame(
             population, dp_votes, survivors, rounds, last=rounds == config.iterations
@@ -200,28 +193,25 @@ class Evolution:
         return replace(
             state,
             rounds=rounds,
-            phase=Phase.VOTED,
-            population=population.take(survivors),
+            phase="voted",
+            population=chosen(population, survivors),
             generations=state.generations.vstack(voted),
         )
 
-    def _written(
-        self, state: EvolutionState, vote: VoteFunction, progress: ProgressCallback
-    ) -> EvolutionState:
+    def _written(self, state: EvolutionState, progress: ProgressCallback) -> EvolutionState:
         """Survivors and their L - 1 variations."""
-        del vote
         survivors, config = state.population, self.config
-        parents = np.repeat(np.arange(survivors.size), config.variations - 1)
+        parents = np.repeat(np.arange(survivors.height), config.variations - 1)
         message = f"round {state.rounds + 1} of {config.iterations}: writing variations"
         texts = self._variations(
             survivors,
             parents,
             config.degree(state.rounds),
-            self._stream(state.rounds, _Stream.VARIATIONS),
+            self._stream(state.rounds, _VARIATIONS),
             self._share(progress, state.rounds, message),
         )
-        following = survivors.with_variations(texts, parents, state.rounds)  # [secpe A3:L13]
-        return replace(state, phase=Phase.WRITTEN, population=following)
+        following = with_variations(survivors, texts, parents, state.rounds)  # [secpe A3:L13]
+        return replace(state, phase="written", population=following)
 
     def _embedded(self, state: EvolutionState) -> np.ndarray:
         """(C, d) embeddings that are voted on: of a candidate, or the mean of K variations.
@@ -230,15 +220,15 @@ class Evolution:
         """
         population, ahead = state.population, self.config.lookahead
         if ahead == 0:
-            return self.embedder.embed(population.texts, public=True)
-        everyone = np.arange(population.size)
-        total = np.zeros((population.size, self.embedder.dimension), dtype=np.float64)
+            return self.embedder.embed(population["text"].to_list(), public=True)
+        everyone = np.arange(population.height)
+        total = np.zeros((population.height, self.embedder.dimension), dtype=np.float64)
         for look in range(ahead):
             texts = self._variations(
                 population,
                 everyone,
                 self.config.degree(state.rounds + 1),
-                self._stream(state.rounds, _Stream.LOOKAHEAD, look),
+                self._stream(state.rounds, _LOOKAHEAD, look),
                 None,
             )
             total += self.embedder.embed(texts, public=True)
@@ -246,16 +236,16 @@ class Evolution:
 
     def _variations(
         self,
-        population: Population,
+        population: "pl.DataFrame",
         parents: np.ndarray,
         degree: float,
         seed: int,
         progress: Callable[[float], None] | None,
     ) -> list[str]:
-        places = parents.tolist()
+        begun = population[parents]
         return self.api.vary(
-            [population.texts[place] for place in places],
-            [self.labels[population.labels[place]] for place in places],
+            begun["text"].to_list(),
+            [self.labels[label] for label in begun["label"]],
             degree=degree,
             seed=seed,
             progress=progress,

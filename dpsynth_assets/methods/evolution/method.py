@@ -18,7 +18,6 @@ from dpsynth_assets.methods.evolution.config import (
 )
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
 from dpsynth_assets.methods.evolution.population import (
-    Population,
     generation_facts,
     last_survivors,
     read_generations,
@@ -52,7 +51,7 @@ _WRITING = 2**31
 
 
 def write_rows(
-    survivors: Population,
+    survivors: "pl.DataFrame",
     sizes: np.ndarray,
     labels: Sequence[str],
     api: TextApi,
@@ -67,7 +66,7 @@ def write_rows(
     In the place of a row that is not kept stands a further variation of the same survivor.
 
     Args:
-        survivors: The last survivors.
+        survivors: The last survivors (`population.last_survivors`).
         sizes: (L,) rows of each label.
         labels: L composite label values.
         api: Writes variations.
@@ -85,9 +84,9 @@ def write_rows(
     """
     import polars as pl
 
-    parents, copies = _parents(survivors.labels, sizes)
-    names = [labels[number] for number in survivors.labels[parents].tolist()]
-    survivor_of = [survivors.texts[parent] for parent in parents.tolist()]
+    parents, copies = _parents(survivors["label"].to_numpy(), sizes)
+    names = [labels[number] for number in survivors["label"][parents]]
+    survivor_of = survivors["text"][parents].to_list()
     tries = np.zeros(len(parents), dtype=np.int64)
 
     def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:

@@ -12,7 +12,6 @@ Letters: C candidates, L labels.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,76 +24,39 @@ NO_PARENT = -1
 """Parent of a text that was written without another text."""
 
 
-@dataclass(frozen=True)
-class Population:
-    """C candidate texts.
+def random_population(texts: Sequence[str], labels: np.ndarray) -> "pl.DataFrame":
+    """Texts of the first generation: C rows, one for each candidate.
 
-    Attributes:
-        texts: C texts.
-        labels: (C,) int64 label numbers.
-        parents: (C,) int64 places of the texts they vary among the survivors before, themselves
-            for survivors; `NO_PARENT` for random texts.
-        born: (C,) int64 iteration in which each was written.
+    Returns:
+        Columns `text`, `label` (number), `parent` (row among the survivors before that it varies,
+        a survivor's own row, or `NO_PARENT`) and `born` (iteration of writing).
     """
+    import polars as pl
 
-    texts: tuple[str, ...] = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    parents: np.ndarray = field(repr=False)
-    born: np.ndarray = field(repr=False)
-
-    @classmethod
-    def random(cls, texts: Sequence[str], labels: np.ndarray) -> "Population":
-        """Texts of the first generation."""
-        size = len(texts)
-        return cls(
-            tuple(texts),
-            np.asarray(labels, dtype=np.int64),
-            np.full(size, NO_PARENT, dtype=np.int64),
-            np.zeros(size, dtype=np.int64),
-        )
-
-    @property
-    def size(self) -> int:
-        """C."""
-        return len(self.texts)
-
-    def take(self, places: np.ndarray) -> "Population":
-        """The candidates at `places`, in that order; their own parents from now on."""
-        return Population(
-            tuple(self.texts[place] for place in places.tolist()),
-            self.labels[places],
-            np.arange(len(places), dtype=np.int64),
-            self.born[places],
-        )
-
-    def with_variations(
-        self, texts: Sequence[str], parents: np.ndarray, iteration: int
-    ) -> "Population":
-        """These survivors, then `texts`, each a variation of the survivor at its parent's place."""
-        return Population(
-            (*self.texts, *texts),
-            np.concatenate([self.labels, self.labels[parents]]),
-            np.concatenate([self.parents, parents]),
-            np.concatenate([self.born, np.full(len(texts), iteration, dtype=np.int64)]),
-        )
-
-    def frame(self) -> "pl.DataFrame":
-        """Columns `text`, `label`, `parent`, `born`."""
-        import polars as pl
-
-        columns = {
-            "text": pl.Series(self.texts, dtype=pl.String),
-            "label": self.labels,
-            "parent": self.parents,
-            "born": self.born,
+    numbers = np.asarray(labels, dtype=np.int64)
+    return pl.DataFrame(
+        {
+            "text": pl.Series(texts, dtype=pl.String),
+            "label": numbers,
+            "parent": np.full_like(numbers, NO_PARENT),
+            "born": np.zeros_like(numbers),
         }
-        return pl.DataFrame(columns)
+    )
 
-    @classmethod
-    def from_frame(cls, frame: "pl.DataFrame") -> "Population":
-        """Reads what `frame` gave; other columns are ignored."""
-        numbers = (frame[name].to_numpy().astype(np.int64) for name in ("label", "parent", "born"))
-        return cls(tuple(frame["text"].to_list()), *numbers)
+
+def chosen(population: "pl.DataFrame", places: np.ndarray) -> "pl.DataFrame":
+    """The candidates at `places`, in that order; their own parents from now on."""
+    own = np.arange(len(places), dtype=np.int64)
+    return population[places].with_columns(parent=own)
+
+
+def with_variations(
+    survivors: "pl.DataFrame", texts: Sequence[str], parents: np.ndarray, iteration: int
+) -> "pl.DataFrame":
+    """Survivors, then `texts`, each a variation of the survivor at its parent's row."""
+    new = random_population(texts, survivors["label"].to_numpy()[parents])
+    born = np.full(len(texts), iteration, dtype=np.int64)
+    return survivors.vstack(new.with_columns(parent=parents, born=born))
 
 
 def vote_entropy(dp_votes: np.ndarray) -> float:
@@ -122,7 +84,7 @@ def select(dp_votes: np.ndarray, candidate_labels: np.ndarray, sizes: np.ndarray
     **Source** Xie et al. 2024, Algorithm 1: ranking, for L > 1 variations.
     """
     votes = np.asarray(dp_votes, dtype=np.float64)
-    chosen = [np.empty(0, dtype=np.int64)]
+    best = [np.empty(0, dtype=np.int64)]
     for label, size in enumerate(np.asarray(sizes).tolist()):
         places = np.flatnonzero(candidate_labels == label)
         if size > 0 and not len(places):
@@ -130,8 +92,8 @@ def select(dp_votes: np.ndarray, candidate_labels: np.ndarray, sizes: np.ndarray
                 f"Expected candidates of every label, got a label without any where {size} must "
                 "remain."
             )
-        chosen.append(places[np.argsort(-votes[places], kind="stable")[:size]])
-    return np.concatenate(chosen)
+        best.append(places[np.argsort(-votes[places], kind="stable")[:size]])
+    return np.concatenate(best)
 
 
 GENERATIONS_FILE = "generations.parquet"
@@ -139,12 +101,12 @@ GENERATIONS_FILE = "generations.parquet"
 
 def no_generations() -> "pl.DataFrame":
     """An evolution before its first votes."""
-    empty = Population.random((), np.empty(0))
+    empty = random_population((), np.empty(0))
     return voted_frame(empty, np.empty(0), np.empty(0, dtype=np.int64), 1, last=False)
 
 
 def voted_frame(
-    population: Population,
+    population: "pl.DataFrame",
     dp_votes: np.ndarray,
     survivors: np.ndarray,
     iteration: int,
@@ -154,8 +116,8 @@ def voted_frame(
     """One round's candidates with their released votes."""
     import polars as pl
 
-    survived = np.bincount(survivors, minlength=population.size)
-    frame = population.frame().with_columns(
+    survived = np.bincount(survivors, minlength=population.height)
+    frame = population.with_columns(
         pl.lit(iteration, dtype=pl.Int64).alias("iteration"),
         pl.Series("votes", np.asarray(dp_votes, dtype=np.float64)),
         pl.Series("survived", survived.astype(np.int64)),
@@ -178,14 +140,13 @@ def read_generations(folder: Path) -> "pl.DataFrame":
     return pl.read_parquet(folder / GENERATIONS_FILE)
 
 
-def last_survivors(generations: "pl.DataFrame") -> Population:
+def last_survivors(generations: "pl.DataFrame") -> "pl.DataFrame":
     """Reads who survived the last round, each once, most votes first within each label."""
     import polars as pl
 
-    last = generations.filter(
+    return generations.filter(
         (pl.col("iteration") == pl.col("iteration").max()) & (pl.col("survived") > 0)
     ).sort("label", "votes", descending=[False, True], maintain_order=True)
-    return Population.from_frame(last)
 
 
 def generation_facts(generations: "pl.DataFrame") -> dict[str, Any]:

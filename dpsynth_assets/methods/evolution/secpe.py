@@ -5,7 +5,7 @@ Letters: C clusters, N candidates, L labels.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dpsynth_assets.methods.evolution.method import (
     EvolutionMethod,
     evolution_settings,
 )
-from dpsynth_assets.methods.evolution.population import Population, write_generations
+from dpsynth_assets.methods.evolution.population import write_generations
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
     Representatives,
@@ -47,6 +47,9 @@ from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, Stage
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.row_rules import SCHEMA
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +71,9 @@ class RepresentativeVotes:
     representatives: Representatives
     sizes: np.ndarray
 
-    def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
+    def __call__(
+        self, rounds: int, population: "pl.DataFrame", embeddings: np.ndarray
+    ) -> np.ndarray:
         """Counts the votes of one round.
 
         Args:
@@ -81,10 +86,10 @@ class RepresentativeVotes:
         """
         del rounds
         (centres,), (counts,) = self.representatives.centres, self.representatives.counts
-        weights, votes = np.maximum(counts, 0.0), np.zeros(population.size)
+        weights, votes = np.maximum(counts, 0.0), np.zeros(population.height)
         for label, size in enumerate(self.sizes.tolist()):
             own = self.representatives.labels == label
-            candidates = np.flatnonzero(population.labels == label)
+            candidates = np.flatnonzero(population["label"].to_numpy() == label)
             votes[candidates] = quota_votes(
                 centres[own], weights[own], embeddings[candidates], size
             )

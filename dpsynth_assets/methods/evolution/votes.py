@@ -9,10 +9,10 @@ product rounds there (`privacy.nearest`), as the sensitivity of the vote histogr
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import ComposedEvent
@@ -25,6 +25,9 @@ from dpsynth_assets.privacy.nearest import (
     nearest_rows_of_labels,
     row_norms,
 )
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SORTED_BYTES = 1 << 30
 """Records up to this size are copied in the order of their labels."""
@@ -183,7 +186,9 @@ class PrivateVotes:
         self._rounds, self._labels, self._private = rounds, labels, private
         self._voting: GaussianVoting | None = None
 
-    def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
+    def __call__(
+        self, rounds: int, population: "pl.DataFrame", embeddings: np.ndarray
+    ) -> np.ndarray:
         """Counts and releases the votes of one round.
 
         Args:
@@ -204,7 +209,6 @@ class PrivateVotes:
                 "Expected the round after the last released one, got another. Continue from "
                 "the last checkpoint."
             )
-        count = VoteCounts(
-            labels=self._labels, candidates=embeddings, candidate_labels=population.labels
-        )
+        labels = population["label"].to_numpy()
+        count = VoteCounts(labels=self._labels, candidates=embeddings, candidate_labels=labels)
         return self._voting.release(self._private.counted(count)).value

@@ -28,7 +28,6 @@ from dpsynth_assets.models.fine_tuning import (
     merge_adapters,
     multiply_in_integers,
 )
-from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.transformers_decoder.opening import require_equal_logits
 
 if TYPE_CHECKING:
@@ -95,25 +94,6 @@ class PairLoss:
     def length(self, example: TokenExample) -> int:
         """Document tokens, whose logits dominate, and half of the condition's."""
         return len(example.targets) + len(example.inputs) // 2
-
-
-def fresh_generator(
-    source: str,
-    device: str,
-    *,
-    templates: PromptTemplates | None = None,
-) -> ConditionalGenerator:
-    """Opens public weights in float32 for training, apart from every loaded model.
-
-    Args:
-        source: Folder or hub id.
-        device: Torch device.
-        templates: Prompts of a language model; None: aspect lines.
-
-    **Privacy** Loaded models are shared within a process: weights that were trained in place would
-    be taken for public ones by the next dataset.
-    """
-    return load_conditional_generator(source, dtype="float32", device=device, templates=templates)
 
 
 def trainable(
@@ -190,15 +170,19 @@ class GeneratorInputs:
     def open(self, *, decodes_here: bool = False) -> TrainingStart:
         """Opens a private copy of the weights, which training may change.
 
+        **Privacy** Loaded models are shared within a process: weights that were trained in place
+        would be taken for public ones by the next dataset.
+
         Args:
             decodes_here: Whether to try that our decoder computes the model: before a charge.
 
         Raises:
             ValueError: It does not; in one line.
         """
-        generator = fresh_generator(
+        generator = load_conditional_generator(
             local_copy(self.source),
-            self.device,
+            dtype="float32",
+            device=self.device,
             templates=self.known.templates,
         )
         if decodes_here and not generator.has_encoder:

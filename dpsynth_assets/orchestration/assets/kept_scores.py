@@ -91,11 +91,8 @@ def scores_version(
     stated = json.dumps([dataclasses.asdict(settings), dict(manifest)], sort_keys=True, default=str)
     sides: list[Any] = [
         part
-        for texts, labels, features in (
-            (reference.source_texts, reference.source_labels, reference.source_features),
-            (reference.held_out_texts, reference.held_out_labels, reference.held_out_features),
-        )
-        for part in (version_of_texts(texts), list(labels), _of_array(features))
+        for side in (reference.source, reference.held_out)
+        for part in (version_of_texts(side.texts), list(side.labels), _of_array(side.features))
     ]
     sides += [reference.source_version, reference.source_label_count]
     public = version_of_texts(public_texts), list(reference.canaries)

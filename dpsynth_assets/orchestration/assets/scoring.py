@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
+import numpy as np
 import polars as pl
 
 from dpsynth_assets.attacks.circumstances import files_behind
@@ -197,20 +198,21 @@ def _private_reference(
     Copies are looked for in all source records, of which one shard is held at a time.
     """
     sample = sampled_source(store.each_for_scoring(spec.name, "source"), spec.name, rows)
-    held_out, held_out_features = store.read_for_scoring(spec.name, "held_out")
+    held_out = store.read_for_scoring(spec.name, "held_out")
     private = store.counted_internal(spec.name, purpose="internal evaluation", with_embeddings=True)
     return PrivateReference(
-        source_texts=sample.records["text"].to_list(),
-        source_labels=sample.records["label"].to_list(),
-        source_features=sample.embeddings,
-        held_out_texts=held_out["text"].to_list(),
-        held_out_labels=held_out["label"].to_list(),
-        held_out_features=held_out_features,
+        source=_rows(sample.records, sample.embeddings),
+        held_out=_rows(*held_out),
         canaries=read_canaries(spec),
-        source=ScoredSource(private=private),
+        everywhere=ScoredSource(private=private),
         source_label_count=sample.labels,
         source_version=sample.version,
     )
+
+
+def _rows(records: pl.DataFrame, features: np.ndarray) -> ScoredCorpus:
+    texts, labels = records["text"].to_list(), records["label"].to_list()
+    return ScoredCorpus(texts=texts, labels=labels, features=features)
 
 
 def write_report(

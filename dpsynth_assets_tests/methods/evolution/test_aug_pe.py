@@ -8,7 +8,7 @@ import pytest
 
 from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
-from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.population import random_population
 from dpsynth_assets.methods.evolution.votes import PrivateVotes
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -136,14 +136,14 @@ def test_records_vote_within_their_label_for_what_they_resemble(monkeypatch):
     nulled = private.records.with_columns(text=pl.Series([" ", *private.records["text"][1:]]))
     votes = votes_of(plan_of(), replace(private, records=nulled))
     texts = ("to the bakery", "to the harbour", "to the harbour", "to the bakery")
-    population = Population.random(texts, np.array([0, 0, 1, 1]))
+    population = random_population(texts, np.array([0, 0, 1, 1]))
     found = votes(0, population, WordEmbedder().embed(texts))
     assert found.tolist() == [20, 19, 10, 10]
 
 
 def test_rounds_are_released_in_order_and_never_twice():
-    population = Population.random(("a", "b"), np.array([0, 1]))
-    embeddings = WordEmbedder().embed(population.texts)
+    population = random_population(("a", "b"), np.array([0, 1]))
+    embeddings = WordEmbedder().embed(population["text"].to_list())
     votes = votes_of(plan_of(), make_private())
     votes(1, population, embeddings)  # a resumed run: one round is stored
     with pytest.raises(UnaccountedReleaseError, match="round after"):

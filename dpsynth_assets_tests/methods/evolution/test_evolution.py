@@ -24,8 +24,8 @@ class Votes:
 
     def __call__(self, rounds, population, embeddings):
         self.rounds.append(rounds)
-        assert embeddings.shape == (population.size, WordEmbedder.dimension)
-        return np.array([text.split().count("harbour") for text in population.texts])
+        assert embeddings.shape == (population.height, WordEmbedder.dimension)
+        return np.array([text.split().count("harbour") for text in population["text"]])
 
 
 def silent(share, message):
@@ -91,13 +91,13 @@ def test_lookahead_votes_on_the_mean_of_variations(tmp_path):
 
     def vote(rounds, population, embeddings):
         del rounds
-        seen.append((population.texts, embeddings))
-        return np.zeros(population.size)
+        seen.append((population["text"].to_list(), embeddings))
+        return np.zeros(population.height)
 
     evolve(tmp_path / "a", vote, api, lookahead=3, iterations=1)
     texts, embeddings = seen[0]
     looks = [call for call in api.calls if call[0] == "vary"]
-    assert [call[2] for call in looks] == [texts] * 3
+    assert [list(call[2]) for call in looks] == [texts] * 3
     assert len({call[1] for call in looks}) == 3
     again = [
         WordEmbedder().embed(WordApi().vary(texts, [""] * len(texts), degree=0.4, seed=call[1]))
@@ -146,7 +146,7 @@ def test_nothing_about_votes_is_shown_before_they_are_stored(tmp_path):
 
         def vote(rounds, population, embeddings):
             del embeddings
-            return np.full(population.size, value) * (rounds == 0)
+            return np.full(population.height, value) * (rounds == 0)
 
         with pytest.raises(KeyboardInterrupt):
             evolve(tmp_path / f"{value}", vote, dies_at=2, say=lambda *said: told.append(said))
@@ -177,11 +177,11 @@ def test_rows_are_survivors_by_votes_and_then_their_variations_in_turn(tmp_path)
     state, api = evolve(tmp_path / "a"), WordApi()
     last = last_survivors(state.generations)
     votes = dict(state.generations.select("text", "votes").iter_rows())  # The last round's stay.
-    of_x = [votes[last.texts[place]] for place in np.flatnonzero(last.labels == 0)]
+    of_x = [votes[text] for text in last.filter(pl.col("label") == 0)["text"]]
     assert of_x == sorted(of_x, reverse=True)
     few = rows_of(state, (2, 1), api).rows
     assert api.calls == []
-    assert few["text"].to_list() == [last.texts[place] for place in (0, 1, 4)]
+    assert few["text"].to_list() == last["text"][[0, 1, 4]].to_list()
     many = rows_of(state, (9, 2)).rows
     assert many["label"].to_list() == ["x"] * 9 + ["y"] * 2
     assert many["parent"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 4, 5]

@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.methods.evolution import SecPe
 from dpsynth_assets.methods.evolution.config import EvolutionConfig, SecPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE
-from dpsynth_assets.methods.evolution.population import Population, read_generations
+from dpsynth_assets.methods.evolution.population import random_population, read_generations
 from dpsynth_assets.methods.evolution.secpe import (
     _OF_EVOLUTION,
     CLUSTER_STAGE,
@@ -267,7 +267,7 @@ def representatives(counts, labels=(0, 0)):
 
 
 def population(labels):
-    return Population.random([str(place) for place in range(len(labels))], np.array(labels))
+    return random_population([str(place) for place in range(len(labels))], np.array(labels))
 
 
 def test_a_quota_divides_the_count_over_the_share_of_the_survivors():

@@ -155,8 +155,8 @@ def test_an_architecture_that_cannot_be_trained_fails_before_the_charge(cases, p
         generator.model.slope = torch.nn.BatchNorm1d(4)
         return generator
 
-    generation_fresh = generator_inputs.fresh_generator
-    monkeypatch.setattr(generator_inputs, "fresh_generator", untrainable)
+    generation_fresh = generator_inputs.load_conditional_generator
+    monkeypatch.setattr(generator_inputs, "load_conditional_generator", untrainable)
     with pytest.raises(TypeError, match="batch normalisation at slope"):
         check_public(cases, public)
 
