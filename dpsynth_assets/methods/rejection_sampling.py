@@ -262,12 +262,9 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
     if settings.judge == "none":
         return None
     if settings.judge == "likelihood":
-        public.required("public_records")
-        return LikelihoodJudge(
-            public.required("language_model"),
-            public.texts(PUBLIC_TEXTS),
-            lowest_quantile=settings.lowest_quantile,
-        )
+        model, _ = public.required("language_model"), public.required("public_records")
+        texts = public.texts(PUBLIC_TEXTS)
+        return LikelihoodJudge(model, texts, lowest_quantile=settings.lowest_quantile)
     engine = public.engine
     if settings.engine is not None:
         from dpsynth_assets.models.engines.protocol import open_engine

@@ -44,7 +44,7 @@ def reference():
 
 
 def _corpus(seed=2, count=120, **changes):
-    return dataclasses.replace(_rows("made up", count, seed), name="corpus", **changes)
+    return dataclasses.replace(_rows("made up", count, seed), **({"name": "corpus"} | changes))
 
 
 def _score(corpus, reference):
@@ -60,7 +60,7 @@ def test_a_corpus_of_the_same_distribution_scores_like_real_data(reference):
 
 
 def test_a_corpus_of_the_wrong_labels_scores_below(reference):
-    labels = _rows("made up", 120, 2)[1]
+    labels = _rows("made up", 120, 2).labels
     scores = _score(_corpus(labels=labels[::-1]), reference)
     assert scores["accuracy"] < 0.1
     assert scores["label_distance"] == 0

@@ -244,8 +244,9 @@ def event_types(event: Event | None) -> tuple[str, ...]:
 #
 # A claim is a curve: the largest true-positive rate any test may reach at a false-positive rate.
 # An audit draws scores with and without one record and refutes the claim where it proves a rate
-# above the curve. Each test here refutes a true claim with probability at most `FALSE_ALARM`, for
-# any scores, as long as they are independent. A claim that is not refuted is not proven.
+# above the curve. Each test here refutes a true claim with probability at most its `false_alarm`
+# (default `FALSE_ALARM`), for any scores, as long as they are independent. A claim that is
+# not refuted is not proven.
 # Shape letters: N scores of each side, M false-positive rates, E values of ε.
 
 THRESHOLDS = 99
@@ -272,17 +273,23 @@ def upper_rate(hits: np.ndarray, trials: int, false_alarm: float) -> np.ndarray:
     return 1.0 - lower_rate(trials - np.asarray(hits), trials, false_alarm)
 
 
-def audit_scores(with_record: np.ndarray, without_record: np.ndarray, curve: Curve) -> Finding:
+def audit_scores(
+    with_record: np.ndarray,
+    without_record: np.ndarray,
+    curve: Curve,
+    false_alarm: float = FALSE_ALARM,
+) -> Finding:
     """Tests a claim on scores that tend to be higher where the record took part.
 
     Args:
         with_record: (N,) independent scores of runs with the record.
         without_record: (N',) independent scores of runs without it.
         curve: The claim.
+        false_alarm: β in (0, 1).
 
     Returns:
         The true-positive rate that is proven, against what the claim allows; it passes with
-        probability at least 1 − β, β = `FALSE_ALARM`, if the claim holds.
+        probability at least 1 − β if the claim holds.
 
     Raises:
         ValueError: A side has fewer than four scores or a score is NaN.
@@ -294,10 +301,10 @@ def audit_scores(with_record: np.ndarray, without_record: np.ndarray, curve: Cur
     halves = [_halves(scores) for scores in (with_record, without_record)]
     pooled = np.concatenate([first for first, _ in halves])
     thresholds = np.unique(np.quantile(pooled, np.linspace(0.005, 0.995, THRESHOLDS)))
-    rates = [_rates(first, thresholds) for first, _ in halves]
+    rates = [_rates(first, thresholds, false_alarm) for first, _ in halves]
     best = thresholds[np.argmax(_probit(rates[0][0]) - _probit(curve(rates[1][1])))]
-    low = _rates(halves[0][1], np.array([best]))[0]
-    high = _rates(halves[1][1], np.array([best]))[1]
+    low = _rates(halves[0][1], np.array([best]), false_alarm)[0]
+    high = _rates(halves[1][1], np.array([best]), false_alarm)[1]
     return _finding(low, high, curve)
 
 
@@ -306,7 +313,9 @@ def told_apart(present: np.ndarray, absent: np.ndarray, claimed: Event) -> Findi
     return audit_scores(present, absent, event_curve([claimed]))
 
 
-def audit_event_counts(hits: int, alarms: int, trials: int, curve: Curve) -> Finding:
+def audit_event_counts(
+    hits: int, alarms: int, trials: int, curve: Curve, false_alarm: float = FALSE_ALARM
+) -> Finding:
     """Tests a claim on one outcome that was named before any run: its count on either side.
 
     Args:
@@ -314,9 +323,10 @@ def audit_event_counts(hits: int, alarms: int, trials: int, curve: Curve) -> Fin
         alarms: Runs without it that did.
         trials: Independent runs a side.
         curve: The claim.
+        false_alarm: β in (0, 1).
     """
-    low = lower_rate(np.array([hits]), trials, FALSE_ALARM / 2)
-    high = upper_rate(np.array([alarms]), trials, FALSE_ALARM / 2)
+    low = lower_rate(np.array([hits]), trials, false_alarm / 2)
+    high = upper_rate(np.array([alarms]), trials, false_alarm / 2)
     return _finding(low, high, curve)
 
 
@@ -384,8 +394,10 @@ def _probit(rates: np.ndarray) -> np.ndarray:
     return stats.norm.ppf(np.clip(rates, 1e-9, 1 - 1e-9))
 
 
-def _rates(scores: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rates(
+    scores: np.ndarray, thresholds: np.ndarray, false_alarm: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Bounds P(score >= threshold) from below and from above, each wrong with β/2 at most."""
     hits = len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left")
-    level = FALSE_ALARM / 2
+    level = false_alarm / 2
     return lower_rate(hits, len(scores), level), upper_rate(hits, len(scores), level)
