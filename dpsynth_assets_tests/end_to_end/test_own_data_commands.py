@@ -13,7 +13,13 @@ import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.report.cards import LABEL_FILE
-from dpsynth_assets_tests.end_to_end.conftest import SECRET, documents, public_spec, write_public
+from dpsynth_assets_tests.end_to_end.conftest import (
+    SECRET,
+    documents,
+    keep_audits,
+    public_spec,
+    write_public,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +57,8 @@ def installation(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(installation):
-    """Runs the commands one after the other; returns what each said."""
+def told(installation, tmp_path_factory):
+    """Runs the commands one after the other, for few rows; returns what each said."""
     environment = {
         **os.environ,
         "DPSYNTH_HOME": str(installation / "home"),
@@ -80,7 +86,21 @@ def told(installation):
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         outputs.append(done.stdout)
+        if arguments[0] == "init":
+            decide_on_few_rows(installation, tmp_path_factory)
     return outputs
+
+
+def decide_on_few_rows(folder, tmp_path_factory):
+    """Edits the file that `init` wrote, and keeps the audits that its methods will ask for."""
+    (file,) = (folder / "datasets").glob("my_dataset/*.yaml")
+    said = file.read_text().replace("references: true", "references: false")
+    said = re.sub(r"\b(max_new_tokens|rows): \d+", r"\1: 40", said)
+    file.write_text(said)
+    ((declared, *_), _) = parse_dataset_file(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(folder / "home"))
+        keep_audits(tmp_path_factory, folder / "home", declared.spec)
 
 
 def test_the_first_command_installs_everything():

