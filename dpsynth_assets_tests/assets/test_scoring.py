@@ -1,7 +1,6 @@
 """Corpora of a cohort are scored on one number of rows, which is public, and compared by it."""
 
 import json
-import sys
 
 import numpy as np
 import polars as pl
@@ -111,13 +110,6 @@ def _scored(spec, corpora, held_out=160, told=None):
     store = Records.of(home().sensitive, held_out)
     report = (lambda *_: None) if told is None else (lambda _, line: told.append(line))
     return score_corpora(spec, corpora, {"name": "made up"}, Embedder(), store, [], report)
-
-
-def test_without_the_extra_one_line_says_so(spec, corpora, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mauve", None)
-    told = []
-    _scored(spec, corpora, told=told)
-    assert told[-1] == "4 corpora scored; MAUVE: not computed; pip install 'dpsynth_assets[mauve]'"
 
 
 def test_scores_that_still_hold_are_read_back_without_a_model(spec, corpora, monkeypatch):

@@ -107,18 +107,6 @@ def test_spend_is_visible_as_asset_metadata(house, method):
     assert shown["dpsynth/epsilon_remaining"] >= 0
 
 
-def test_ex_post_release_never_enters_the_dp_column(house):
-    shown = house.metadata("letters", "median_clustered", "candidate_corpus")
-    assert shown["dpsynth/guarantee"] == "ex-post"
-    assert "dpsynth/epsilon" not in shown
-    assert shown["dpsynth/epsilon_charged"] == 0.0
-    assert spend(house).total_guarantee == "none (ex-post only)"
-    label = label_of(house, "median_clustered")
-    assert label["guarantee"]["type"] == "ex-post"
-    assert not {"epsilon", "delta"} & set(label["guarantee"])
-    assert label["cohort"]["ledger_head"] is None
-
-
 def test_realised_ex_post_bound_is_nowhere_in_what_is_released(house):
     bound = spend(house).ex_post_epsilon_max
     assert bound > 0
@@ -129,22 +117,6 @@ def test_realised_ex_post_bound_is_nowhere_in_what_is_released(house):
     for path in (house.home / "released").rglob("*"):
         if path.is_file() and path.suffix in {".json", ".md"}:
             assert forms.isdisjoint(re.findall(r"\d+(?:\.\d+)?", path.read_text())), path
-
-
-def test_materialising_again_reuses_every_release_and_charges_nothing(house):
-    before = spend(house).epsilon
-    entries = len(ledger().entries("letters"))
-    first = (house.home / "released" / "letters" / "mean_clustered" / "data").glob("*")
-    text = pl.read_parquet(next(first))
-    again = house.run('key:"letters/mean_clustered/*" or key:"letters/shared/cluster_histogram"')
-    assert again.success
-    assert spend(house).epsilon == before
-    assert len(ledger().entries("letters")) == entries
-    shown = house.metadata("letters", "mean_clustered", "candidate_corpus")
-    assert shown["dpsynth/reused"]
-    assert shown["dpsynth/epsilon_charged"] == 0.0
-    second = (house.home / "released" / "letters" / "mean_clustered" / "data").glob("*")
-    assert pl.read_parquet(next(second)).equals(text)
 
 
 def test_gate_checks_of_every_candidate_passed_and_show_expected_beside_observed(house):

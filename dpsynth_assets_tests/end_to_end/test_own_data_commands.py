@@ -32,7 +32,7 @@ COMMANDS = (
     "dpsynth run my_dataset",
     "dpsynth report my_dataset",
 )
-RECORDS = 1200
+RECORDS = 400
 
 
 @pytest.fixture(scope="module")

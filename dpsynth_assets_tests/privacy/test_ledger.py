@@ -1,12 +1,7 @@
 """Laws of the ledger: what counts as spent, what is reused, and what survives a crash or a race."""
 
-import os
-import signal
 import stat
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -25,18 +20,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import (
     sqlite_file,
     sqlite_url,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_a_reserve_is_spent_whether_or_not_it_is_committed(ledger):
@@ -224,23 +207,6 @@ def test_the_ledger_file_is_its_owners_alone(tmp_path, ledger):
     file = sqlite_file(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-
-
-def test_a_process_killed_before_its_commit_stays_charged(tmp_path, ledger):
-    code = """
-import sys, os, signal
-from pathlib import Path
-from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
-from dpsynth_assets.privacy.ledger import Ledger
-Ledger(sqlite_url(Path(sys.argv[1]))).reserve(make_request(), make_terms())
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    killed = run_python(code, str(tmp_path))
-    assert killed.wait(timeout=60) == -signal.SIGKILL
-    assert ledger.spend("tickets").rho == Fraction(1, 2)
-    assert ledger.spend("tickets").releases == 0
-    assert len(ledger.pending(make_request())) == 1
-    assert ledger.verify().ok
 
 
 def test_a_failure_while_the_lock_is_held_spends_nothing(ledger, monkeypatch):

@@ -89,12 +89,6 @@ def test_at_the_budgets_order_zcdp_fits_exactly_when_it_fits_at_its_own():
         assert at_one_order == (zcdp_epsilon(rho, DELTA) <= BUDGET) == (short_of < 1)
 
 
-def test_sampling_lowers_what_is_spent(ledger):
-    release(ledger, event=TRAINING)
-    unsampled = zcdp_epsilon(float(TRAINING.rho), DELTA)
-    assert ledger.spend("tickets").epsilon < unsampled / 50
-
-
 def test_parts_of_a_composed_event_are_charged_as_if_alone(tmp_path, ledger):
     release(ledger, event=ComposedEvent(events=(TRAINING, HALF_RHO, TRAINING)))
     apart = Ledger(sqlite_url(tmp_path / "apart"))

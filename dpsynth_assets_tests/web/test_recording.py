@@ -42,17 +42,3 @@ def test_a_recording_holds_some_pictures_on_the_way_and_rests_at_each_step(steps
     assert stays.count(recording.RESTING) == 2
     assert stays[0] == recording.RESTING
     assert 3 <= len(stays) <= MOST_ON_THE_WAY + 2
-
-
-def test_a_page_that_is_still_empty_is_left_out(steps, tmp_path):
-    for empty in (tmp_path / "frames").glob("*.png"):
-        Image.new("RGB", (320, 240), "white").save(empty)
-    write_recording(steps, tmp_path / "frames", tmp_path / "walk.gif")
-    with Image.open(tmp_path / "walk.gif") as made:
-        assert made.n_frames == len(steps)
-
-
-def test_one_that_is_too_large_is_refused(steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, "LARGEST", 100)
-    with pytest.raises(RuntimeError, match="below 100 bytes"):
-        write_recording(steps, tmp_path / "frames", tmp_path / "walk.gif")
