@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 import yaml
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.orchestration.assets.keys import PUBLIC_BASES, level_group
 from dpsynth_assets.tags import INTERNAL, RELEASED, SENSITIVE
 from dpsynth_assets_tests.end_to_end.conftest import documents, write_public
@@ -56,11 +55,6 @@ def build_house(folder: Path) -> Path:
     _declare(datasets / "letters.yaml", "PrivateDataset", _letters(folder))
     _declare(datasets / "memos.yaml", "PrivateDataset", _memos(folder))
     return datasets
-
-
-def cohorts(folder: Path) -> list[PrivateDatasetSpec]:
-    """Declarations of both cohorts."""
-    return [PrivateDatasetSpec.model_validate(each(folder)) for each in (_letters, _memos)]
 
 
 def _common_pieces(texts: list[str]) -> list[str]:

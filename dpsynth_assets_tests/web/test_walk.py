@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_assets.paths import begin
-from dpsynth_assets_tests.end_to_end.conftest import keep_audits
 from dpsynth_assets_tests.web.accessible import look_at_pages
-from dpsynth_assets_tests.web.house import COHORT, cohorts
+from dpsynth_assets_tests.web.house import COHORT
 from dpsynth_assets_tests.web.walk import MissingToolError, find_browser, walk_through
 
 STEWARD = (
@@ -67,12 +65,7 @@ def output(folder):
 
 
 @pytest.fixture(scope="module")
-def steps(browser, folder, output, tmp_path_factory):
-    begin(folder / "home", lambda: False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPSYNTH_HOME", str(folder / "home"))
-        for spec in cohorts(folder):
-            keep_audits(tmp_path_factory, folder / "home", spec)
+def steps(browser, folder, output):
     return {step.name: step for step in walk_through(folder, output, browser)}
 
 
