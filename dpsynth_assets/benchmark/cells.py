@@ -209,6 +209,7 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     kept = _read(facts_file)
     if kept is not None and stands(kept):
         return kept
+    bench.prepare()
     with metered() as cost:
         facts = _made(bench, cell)
     facts |= cost
@@ -222,12 +223,12 @@ def is_made(folder: Path, cell: Cell) -> bool:
 
 
 def score_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
-    """Scores a corpus that was made."""
-    rows, model = _kept(bench.folder, cell)
+    """Scores a corpus, which is made unless an earlier run has kept it."""
+    facts, (rows, model) = make_cell(bench, cell), _kept(bench.folder, cell)
     scores = bench.scorer.of_model(model) if model.is_dir() else {}
     if rows.exists():
         scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed, cell.name)
-    result = {**make_cell(bench, cell), **scores}
+    result = {**facts, **scores}
     write_whole(_scores_file(bench.folder, cell, bench.scored_rows), JSON.write(result))
     return result
 

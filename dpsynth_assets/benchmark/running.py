@@ -12,8 +12,6 @@ from dpsynth_assets.benchmark.cells import (
     Entry,
     Models,
     found_cell,
-    is_made,
-    make_cell,
     score_cell,
     stands,
 )
@@ -168,11 +166,7 @@ class DatasetBench:
         found = found_cell(self.folder, cell, self.scored_rows)
         if found is not None and stands(found):
             return found
-        bench = self._bench(place.records)
-        if not is_made(self.folder, cell):
-            bench.prepare()
-            make_cell(bench, cell)
-        return score_cell(bench, cell)
+        return score_cell(self._bench(place.records), cell)
 
     def _bench(self, records: int) -> Bench:
         if records not in self._benches:
