@@ -20,7 +20,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def instance():
-    with dg.instance_for_test() as kept:
+    with dg.DagsterInstance.ephemeral() as kept:
         yield kept
 
 
@@ -98,7 +98,7 @@ def test_a_value_that_is_replaced_meanwhile_is_waited_for(home, instance, monkey
 
 
 def test_without_an_event_log_what_is_stored_is_read(instance):
-    with dg.instance_for_test() as elsewhere:
+    with dg.DagsterInstance.ephemeral() as elsewhere:
         stored(FIRST, elsewhere)
     (seen,), _ = read(instance)
     assert seen.equals(FIRST)

@@ -134,14 +134,15 @@ def altered(name, value):
     return "'forged'" if value is None else literal(f"{value[:-1]}~")
 
 
-def each(url, entries):
-    """Every row of a file; the first, a middle and the last one where each costs round trips."""
-    return entries if url.startswith("sqlite") else [entries[0], entries[3], entries[-1]]
+def two_of(entries, name):
+    """Two rows for each column, so that columns together go through every row."""
+    place = COLUMNS.index(name)
+    return {entries[place % ROWS], entries[(3 * place + 1) % ROWS]}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_an_altered_column_of_any_row_is_found(url, ledger, tamper, found, name):
-    for entry in each(url, ledger.entries()):
+def test_an_altered_column_of_any_row_is_found(ledger, tamper, found, name):
+    for entry in two_of(ledger.entries(), name):
         value = getattr(entry, name)
         where = f"WHERE seq = {entry.seq}"
         tamper(f"UPDATE privacy_ledger SET {name} = {altered(name, value)} {where}")
@@ -150,22 +151,7 @@ def test_an_altered_column_of_any_row_is_found(url, ledger, tamper, found, name)
     assert ledger.verify().ok, "the table was not put back"
 
 
-NULLABLE = ["event_json", "parameters_json", "terms_json", "plan_digest", "plan_json"]
-NULLABLE += ["artifact_digest", "artifact_uri", "ex_post_epsilon"]
-
-
-@pytest.mark.parametrize("name", NULLABLE)
-def test_an_emptied_column_of_any_row_is_found(ledger, tamper, found, name):
-    filled = [entry for entry in ledger.entries() if getattr(entry, name) is not None]
-    assert filled
-    for entry in filled:
-        where = f"WHERE seq = {entry.seq}"
-        tamper(f"UPDATE privacy_ledger SET {name} = NULL {where}")
-        assert entry.seq in found()
-        tamper(f"UPDATE privacy_ledger SET {name} = {literal(getattr(entry, name))} {where}")
-
-
-@pytest.mark.parametrize("seq", range(1, ROWS + 1))
+@pytest.mark.parametrize("seq", [1, 4, ROWS])
 def test_a_renumbered_row_is_found(ledger, tamper, found, seq):
     tamper(f"UPDATE privacy_ledger SET seq = {seq + 100} WHERE seq = {seq}")
     assert seq + 100 in found()
@@ -186,20 +172,20 @@ def test_a_charge_turned_into_a_commit_is_found(ledger, tamper, found):
     assert ROWS in found()
 
 
-@pytest.mark.parametrize("seq", range(1, ROWS))
+@pytest.mark.parametrize("seq", [1, 4, ROWS - 1])
 def test_a_commit_turned_into_a_charge_or_back_is_refused_by_the_table(ledger, tamper, seq):
     kind = "commit" if seq % 2 else "reserve"
     with pytest.raises(Exception, match=r"(?i)unique"):
         tamper(f"UPDATE privacy_ledger SET kind = '{kind}' WHERE seq = {seq}")
 
 
-@pytest.mark.parametrize("seq", range(1, ROWS))
+@pytest.mark.parametrize("seq", [1, 4, ROWS - 1])
 def test_a_removed_row_is_found_at_the_next(ledger, tamper, found, seq):
     tamper(f"DELETE FROM privacy_ledger WHERE seq = {seq}")
     assert seq + 1 in found()
 
 
-@pytest.mark.parametrize("seq", range(1, ROWS))
+@pytest.mark.parametrize("seq", [1, 4, ROWS - 1])
 def test_a_removed_row_is_found_when_later_ones_close_the_gap(ledger, tamper, found, seq):
     later = range(seq + 1, ROWS + 1)
     moves = [f"UPDATE privacy_ledger SET seq = {n - 1} WHERE seq = {n}" for n in later]

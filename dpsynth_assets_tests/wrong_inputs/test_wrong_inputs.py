@@ -34,7 +34,6 @@ ATTRIBUTES = {
     "budget": {"epsilon": 95.0, "delta": 1e-6},
     "methods": [{"method": "mean_uniform"}],
 }
-DROP = object()
 
 FIELDS = {
     "epsilon negative": ("budget.epsilon", -1),
@@ -158,19 +157,16 @@ def place(tmp_path, tmp_path_factory, monkeypatch):
     return work
 
 
-def declared(place, source="d.csv", field=None, value=None):
-    attributes = copy.deepcopy(ATTRIBUTES)
+def declared(place, source="d.csv", field=None, value=None, file="x.yaml", **changes):
+    attributes = copy.deepcopy(ATTRIBUTES) | changes
     attributes["source"]["path"] = str(place / source)
     if field is not None:
         *parents, last = field.split(".")
         here = attributes
         for parent in parents:
             here = here.setdefault(parent, {})
-        if value is DROP:
-            del here[last]
-        else:
-            here[last] = value
-    return written(place / "x.yaml", attributes)
+        here[last] = value
+    return written(place / file, attributes)
 
 
 def refused(place, arguments, code=2):
@@ -191,34 +187,48 @@ def charged(ledger):
     return ledger.exists() and Ledger(f"sqlite:///{ledger}").entries()
 
 
-@pytest.mark.parametrize("case", FIELDS)
-def test_a_wrong_field_is_a_line_with_file_and_remedy(place, case):
-    (place / "d.csv").write_text(HEADER + ROWS)
-    file = declared(place, field=FIELDS[case][0], value=FIELDS[case][1])
-    *lines, total = refused(place, ["datasets", "check", file])
+def lines_of_each(place, files):
+    """Checks files together; what is said of each, every line with its file and a remedy."""
+    *lines, total = refused(place, ["datasets", "check", *files.values()])
     assert "errors" in total
-    assert lines
-    assert all(line.startswith(str(file)) and "expected" in line for line in lines), lines
+    own = {case: [n for n in lines if n.startswith(f"{file}:")] for case, file in files.items()}
+    assert sum(map(len, own.values())) == len(lines), lines
+    for case, said in own.items():
+        assert said, case
+        assert all("expected" in line for line in said), said
+    return own
 
 
-@pytest.mark.parametrize("case", FILES)
-def test_a_file_that_is_no_declaration_is_a_line(place, case):
-    file = place / "x.yaml"
-    file.write_bytes(FILES[case])
-    if case == "empty":
-        assert CliRunner().invoke(app, ["datasets", "check", str(file)]).exit_code == 0
-        return
-    *lines, _ = refused(place, ["datasets", "check", file])
-    assert lines
-    assert all(line.startswith(str(file)) and "expected" in line for line in lines), lines
+def test_a_wrong_field_is_a_line_with_file_and_remedy(place):
+    (place / "d.csv").write_text(HEADER + ROWS)
+    wrong = enumerate(FIELDS.items())
+    lines_of_each(
+        place,
+        {
+            case: declared(place, field=field, value=value, file=f"{n}.yaml", name=f"hostile_{n}")
+            for n, (case, (field, value)) in wrong
+        },
+    )
 
 
-@pytest.mark.parametrize("case", SOURCES)
-def test_a_source_that_cannot_be_read_is_a_line_that_says_what_it_is(place, case):
-    name, content, said = SOURCES[case]
-    (place / name).write_bytes(content)
-    lines = refused(place, ["datasets", "check", declared(place, name)])
-    assert any(said in line for line in lines), lines
+def test_a_file_that_is_no_declaration_is_a_line(place):
+    files = {case: place / f"{number}.yaml" for number, case in enumerate(FILES)}
+    for case, file in files.items():
+        file.write_bytes(FILES[case])
+    empty = files.pop("empty")
+    assert CliRunner().invoke(app, ["datasets", "check", str(empty)]).exit_code == 0
+    lines_of_each(place, files)
+
+
+def test_a_source_that_cannot_be_read_is_a_line_that_says_what_it_is(place):
+    files = {}
+    for number, (case, (name, content, _)) in enumerate(SOURCES.items()):
+        (place / str(number)).mkdir()
+        (place / str(number) / name).write_bytes(content)
+        source, file = f"{number}/{name}", f"{number}.yaml"
+        files[case] = declared(place, source, file=file, name=f"hostile_{number}")
+    for case, lines in lines_of_each(place, files).items():
+        assert any(SOURCES[case][2] in line for line in lines), lines
 
 
 @pytest.mark.parametrize("case", COMMANDS)
