@@ -23,10 +23,8 @@ from demo_rows import public_rows
 from pair_training.keywords import document_keywords
 from pair_training.training import PairTrainingSettings, encoded_pairs, train_on_pairs
 
-from dpsynth_assets.models.conditional_generator import (
-    condition_text,
-    load_conditional_generator,
-)
+from dpsynth_assets.models.conditional_generator.encoding import condition_text
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 
 
 def main() -> None:

@@ -206,7 +206,7 @@ def measured(name: str, way: str, arguments) -> dict:
     with torch.device(device):  # a billion random weights take a processor a quarter of a minute
         model = new_model(SHAPES[name], gpt2=name.startswith("gpt2"))
     if way == INTEGERS:
-        from dpsynth_assets.models.fine_tuning import multiply_in_integers
+        from dpsynth_assets.models.fine_tuning.adapters import multiply_in_integers
 
         multiply_in_integers(model)
     examples = random_examples(load, SHAPES[name]["vocabulary"])
@@ -237,7 +237,7 @@ def warm_libraries(way: str) -> None:
     import numpy  # noqa: F401
     from transformers import BartForConditionalGeneration, GPT2LMHeadModel  # noqa: F401
 
-    from dpsynth_assets.models.fine_tuning import fine_tune_privately  # noqa: F401
+    from dpsynth_assets.models.fine_tuning.training import fine_tune_privately  # noqa: F401
 
     if way.startswith("Opacus hooks"):
         import opacus  # noqa: F401
@@ -303,7 +303,8 @@ def trainer(way: str, model, examples, loss, load):
     if way.startswith("Opacus hooks"):
         narrow = "bfloat16" in way
         return opacus_trainer(model, examples, InBfloat16(loss) if narrow else loss, load)
-    from dpsynth_assets.models.fine_tuning import FineTuningSettings, fine_tune_privately
+    from dpsynth_assets.models.fine_tuning.sources import FineTuningSettings
+    from dpsynth_assets.models.fine_tuning.training import fine_tune_privately
     from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
     from dpsynth_assets.privacy.guarantees import NeighboringRelation
     from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company
@@ -461,7 +462,7 @@ def opacus_trainer(model, examples, loss, load):
 
 
 def new_loss(name: str):
-    from dpsynth_assets.models.fine_tuning import CausalLoss
+    from dpsynth_assets.models.fine_tuning.sources import CausalLoss
 
     kind = CausalLoss if name.startswith(("gpt2", "smollm2", "llama")) else SequenceToSequenceLoss
     return kind(pad_token_id=1, start_token_id=2)
@@ -471,7 +472,7 @@ def random_examples(load: dict, vocabulary: int) -> list:
     """Four logical batches of documents, from half the full length on."""
     import numpy as np
 
-    from dpsynth_assets.models.fine_tuning import TokenExample
+    from dpsynth_assets.models.fine_tuning.sources import TokenExample
 
     generator = np.random.default_rng(0)
     lengths = generator.integers(load["target"] // 2, load["target"], 4 * load["logical"])
@@ -578,7 +579,7 @@ def new_llama(shape: dict):
     """With adapters beside frozen layers where the shape names a rank; else all weights train."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from dpsynth_assets.models.fine_tuning import add_adapters
+    from dpsynth_assets.models.fine_tuning.adapters import add_adapters
 
     config = LlamaConfig(
         vocab_size=shape["vocabulary"],

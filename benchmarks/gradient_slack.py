@@ -91,14 +91,14 @@ def made(name: str):
     shape = "gpt2" if name == "lora" else name
     model, loss = new_model(shape), new_loss(shape)
     if name == "lora":
-        from dpsynth_assets.models.fine_tuning import add_adapters
+        from dpsynth_assets.models.fine_tuning.adapters import add_adapters
 
         model = add_adapters(model, 8)
     return model.train(False), loss, tokens(SHAPES[shape]["vocabulary"], 32, 96)
 
 
 def next_word():
-    from dpsynth_assets.models.fine_tuning import CausalLoss
+    from dpsynth_assets.models.fine_tuning.sources import CausalLoss
     from dpsynth_assets.models.next_word_model import NextWordSettings, new_next_word_model
 
     model = new_next_word_model(NextWordSettings()).requires_grad_(True)
@@ -121,7 +121,7 @@ def classifier():
 
 def tokens(vocabulary: int, source: int, target: int):
     """Draws examples of random tokens, short or long."""
-    from dpsynth_assets.models.fine_tuning import TokenExample
+    from dpsynth_assets.models.fine_tuning.sources import TokenExample
 
     lengths = {"shorter": (2, 8), "longer": (target - 3, target), "mixed": (2, target)}
 

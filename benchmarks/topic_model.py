@@ -26,8 +26,9 @@ import polars as pl
 
 from dpsynth_assets.methods.topic_histogram import project_to_total
 from dpsynth_assets.models.text_embedder import TextEmbedder
-from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings, fit_topic_model
+from dpsynth_assets.models.topic_model.fitting import fit_topic_model
 from dpsynth_assets.models.topic_model.keywords import words_of
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.paths import project_root
 
 REAL_DATA = Path(os.environ.get("DPSYNTH_REAL_DATA", project_root().parent / "shared" / "data"))

@@ -193,7 +193,7 @@ def right_shares(
     import torch
     from transformers import AutoModelForCausalLM
 
-    from dpsynth_assets.models.fine_tuning import add_adapters, multiply_in_integers
+    from dpsynth_assets.models.fine_tuning.adapters import add_adapters, multiply_in_integers
     from dpsynth_assets.models.language_model import causal_rows, in_parts, mean_token_losses
 
     public = base.values(["public_language_model"])["public_language_model"]

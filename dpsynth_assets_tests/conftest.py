@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+    from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
     from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.privacy.ledger import Ledger
 
@@ -130,7 +130,7 @@ def toy_generator_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def toy_generator(toy_generator_folder: Path) -> "ConditionalGenerator":
     """That model, opened."""
-    from dpsynth_assets.models.conditional_generator import load_conditional_generator
+    from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 
     return load_conditional_generator(toy_generator_folder, device="cpu")
 

@@ -4,6 +4,7 @@ A model writes tokens as often as its documents hold them, in an order that rand
 texts end, are made of words, and follow from what stands before them.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -93,7 +94,7 @@ def write_generator(
     import torch
     from transformers import BartConfig, BartForConditionalGeneration
 
-    from dpsynth_assets.models.conditional_generator.generator import write_format
+    from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
 
     texts = texts or letters()
     tokenizer = write_tokenizer(folder, texts, vocabulary)
@@ -119,7 +120,8 @@ def write_generator(
         model.final_logits_bias.copy_(torch.from_numpy(_log_frequencies(tokenizer, texts))[None])
         return model
 
-    write_format(folder, tokens, tokens, [BEGIN])
+    facts = {"max_condition_tokens": tokens, "max_document_tokens": tokens}
+    (folder / FORMAT_FILE).write_text(json.dumps({**facts, "document_start": [BEGIN]}))
     return _saved(folder, weights)
 
 

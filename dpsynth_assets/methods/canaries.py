@@ -221,7 +221,7 @@ TRAINING = _Watched(
 
 
 def _attack_training() -> Finding:
-    from dpsynth_assets.models.fine_tuning import CausalLoss, TokenExample
+    from dpsynth_assets.models.fine_tuning.sources import CausalLoss, TokenExample
 
     model, present = deepcopy(random_llama(CANARIES)).requires_grad_(False), fair_coins()
     embeddings = model.get_input_embeddings().weight.requires_grad_(True)

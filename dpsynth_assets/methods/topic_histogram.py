@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.topic_model import TopicModel
+    from dpsynth_assets.models.topic_model.model import TopicModel
 
 TOPIC_HISTOGRAM = "topic_histogram"
 """Name of the stage, and of its asset."""

@@ -69,7 +69,11 @@ class LanguageModel:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of the weights in `dtype`, from the configuration: none are read."""
-        return _parameter_count(self) * BYTES_PER_PARAMETER[self.dtype]
+        import torch
+
+        with torch.device("meta"):
+            skeleton = self._auto_class().from_config(self._whole_config)
+        return BYTES_PER_PARAMETER[self.dtype] * sum(each.numel() for each in skeleton.parameters())
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -83,12 +87,15 @@ class LanguageModel:
         """The transformers model: evaluation mode, no gradients, on `device` in `dtype`."""
         import torch
 
-        _require_memory(self)
+        needed, free = self.weight_bytes, free_bytes(self.device)
+        if needed > free:
+            least, left = f"{needed / 2**30:.1f} GiB", f", {free / 2**30:.1f} GiB are free"
+            raise LanguageModelError(_memory_message(self, least, left))
         weights = _load(self._auto_class(), self.source, dtype=getattr(torch, self.dtype))
         try:
             return weights.to(self.device).eval().requires_grad_(False)
         except torch.OutOfMemoryError:
-            raise LanguageModelError(_memory_message(self, None, None)) from None
+            raise LanguageModelError(_memory_message(self, "more memory", "")) from None
 
     def _auto_class(self) -> Any:
         """Class of transformers that reads the weights."""
@@ -114,7 +121,7 @@ class LanguageModel:
         if end is None:
             return int(self.tokenizer.eos_token_id)
         token = self.tokenizer.convert_tokens_to_ids(end)
-        return int(token) if token is not None and token != self._unknown else self.encode(end)[0]
+        return self.encode(end)[0] if token in (None, self.tokenizer.unk_token_id) else int(token)
 
     @cached_property
     def begin_token_id(self) -> int | None:
@@ -127,10 +134,6 @@ class LanguageModel:
         """A token to fill rows with: the tokenizer's own, else the end token; always masked."""
         token = self.tokenizer.pad_token_id
         return self.end_token_id if token is None else int(token)
-
-    @property
-    def _unknown(self) -> int | None:
-        return self.tokenizer.unk_token_id
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text: no begin token, and special tokens in the text stay plain text."""
@@ -298,15 +301,6 @@ def _load_message(source: str, error: Exception) -> str:
     )
 
 
-def _parameter_count(language_model: LanguageModel) -> int:
-    """Counts parameters on the meta device: no memory, no weights read."""
-    import torch
-
-    with torch.device("meta"):
-        skeleton = language_model._auto_class().from_config(language_model._whole_config)
-    return sum(parameter.numel() for parameter in skeleton.parameters())
-
-
 def free_bytes(device: str) -> int:
     """Memory the device can still give, the kernel's reclaimable pages included."""
     if device.startswith("cuda"):
@@ -318,19 +312,10 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _require_memory(language_model: LanguageModel) -> None:
-    needed = language_model.weight_bytes
-    free = free_bytes(language_model.device)
-    if needed > free:
-        raise LanguageModelError(_memory_message(language_model, needed, free))
-
-
-def _memory_message(language_model: LanguageModel, needed: int | None, free: int | None) -> str:
-    expected = "more memory" if needed is None else f"{needed / 2**30:.1f} GiB"
-    got = "" if free is None else f", {free / 2**30:.1f} GiB are free"
+def _memory_message(language_model: LanguageModel, needed: str, free: str) -> str:
     return (
-        f"{language_model.name} in {language_model.dtype} needs {expected} on "
-        f"{language_model.device}{got}; take a smaller model, dtype bfloat16 or another device."
+        f"{language_model.name} in {language_model.dtype} needs {needed} on "
+        f"{language_model.device}{free}; take a smaller model, dtype bfloat16 or another device."
     )
 
 

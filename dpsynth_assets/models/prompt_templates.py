@@ -342,7 +342,7 @@ class PromptedModel:
         begin = [] if inner.begin_token_id is None else [inner.begin_token_id]
         start = inner.encode(form.opening.replace("{label}", label_text))
         close = [*inner.encode(form.closing), self.end_token_id, *inner.encode(form.separator)]
-        last = [*start, *self._opening_ids(label_text)]
+        last = [*start, *self._public_ids(self._templates.opening(label_text))]
         if examples:
             return [begin + start, *[close + start] * (examples - 1), close + last]
         shown: list[int] = []
@@ -350,10 +350,6 @@ class PromptedModel:
             own = [token for token in inner.encode(text) if token != self.end_token_id]
             shown += [*start, *own, *close]
         return [begin + shown + last]
-
-    def _opening_ids(self, label_text: str) -> list[int]:
-        opening = self._templates.opening(label_text)
-        return self._public_ids(opening) if opening else []
 
     def _asked(self, label_text: str) -> str:
         """The turn before the answer that the prompt begins; empty for a model without turns."""

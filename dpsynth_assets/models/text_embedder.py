@@ -14,7 +14,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_weight,
     token_packs,
 )
-from dpsynth_assets.privacy.cpu import one_thread_each, run_alone
+from dpsynth_assets.privacy.cpu import one_thread_each
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +147,8 @@ class _PackedBert:
         self.dimension = int(config["hidden_size"])
         self._heads = int(config["num_attention_heads"])
         self._weights = load_file(folder / "model.safetensors")
-        kernel = _kernel(self._weights)
+        layers = [each for name, each in self._weights.items() if name.startswith("encoder.")]
+        kernel = fastest_kernel((len(each), each.shape[1]) for each in layers if each.dim() == 2)
         self._layers = [
             _layer(self._weights, f"encoder.layer.{index}.", kernel)
             for index in range(int(config["num_hidden_layers"]))
@@ -211,13 +211,6 @@ class _PackedBert:
             attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
             outputs.append(attended.transpose(1, 2).reshape(count * length, self.dimension))
         return torch.cat(outputs)
-
-
-def _kernel(table: Mapping[str, "torch.Tensor"]) -> Kernel:
-    """The kernel that is fastest here for the shapes of a table's layers."""
-    layers = [each for name, each in table.items() if name.startswith("encoder.")]
-    shapes = {(each.shape[0], each.shape[1]) for each in layers if each.dim() == 2}
-    return run_alone([partial(fastest_kernel, shapes)], 1)[0]
 
 
 def _linear(

@@ -30,11 +30,11 @@ from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home, project_root
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+    from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
     from dpsynth_assets.models.engines import Engine
     from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.models.text_embedder import TextEmbedder
-    from dpsynth_assets.models.topic_model import TopicModel
+    from dpsynth_assets.models.topic_model.model import TopicModel
 
 
 class OpenedModels:
@@ -60,13 +60,13 @@ class OpenedModels:
 
     def topic_model(self, manifest: Mapping[str, Any]) -> "TopicModel":
         """Opens the topics that the artifact `topic_model` describes."""
-        from dpsynth_assets.models.topic_model import TopicModel
+        from dpsynth_assets.models.topic_model.model import TopicModel
 
         return opened_once(TopicModel.load, local_copy(manifest["path"]))
 
     def conditional_generator(self, manifest: Mapping[str, Any]) -> "ConditionalGenerator":
         """Opens the generator that the artifact `conditional_generator` describes."""
-        from dpsynth_assets.models.conditional_generator import load_conditional_generator
+        from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 
         return opened_once(load_conditional_generator, **_place(manifest))
 
@@ -158,7 +158,8 @@ def fitted_topics(
     spec: PublicDataSpec, read: Mapping[str, Any], models: OpenedModels, report: Report
 ) -> Path:
     """Fits once per (settings, corpus, embedder), or names the folder the declaration gives."""
-    from dpsynth_assets.models.topic_model import TopicModelSettings, fit_topic_model
+    from dpsynth_assets.models.topic_model.fitting import fit_topic_model
+    from dpsynth_assets.models.topic_model.model import TopicModelSettings
 
     if spec.topic_model.folder is not None:
         return Path(spec.topic_model.folder)

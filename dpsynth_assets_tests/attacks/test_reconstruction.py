@@ -233,10 +233,9 @@ def test_the_copying_model_repeats_its_prompt_and_little_else():
     planted = plant_keys(80, seed=4)
     sampled = sample_documents(
         model.model,
+        model,
         [model.prompt_ids("", [key], 5) for key in planted.source],
         Sampling(max_new_tokens=5),
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
     )
     overlap = count_overlap(planted, [model.decode(document.tokens) for document in sampled])
     assert overlap.source.share > 0.8

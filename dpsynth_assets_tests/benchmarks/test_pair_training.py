@@ -17,12 +17,11 @@ from pair_training.training import (
     train_on_pairs,
 )
 
-from dpsynth_assets.models.conditional_generator import (
-    condition_text,
+from dpsynth_assets.models.conditional_generator.encoding import aspects_text, condition_text
+from dpsynth_assets.models.conditional_generator.generator import (
     load_conditional_generator,
     per_example_loss,
 )
-from dpsynth_assets.models.conditional_generator.encoding import aspects_text
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets_tests.tiny_models import write_generator
 

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.topic_histogram import (
     TopicHistogram,
     project_to_total,
 )
-from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoisyHistogram

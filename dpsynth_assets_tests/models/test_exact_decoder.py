@@ -143,10 +143,13 @@ def test_a_shared_prefix_is_read_once_and_changes_nothing(decoder, prompts, monk
     prefix = [3, 1, 4, 1, 5]
     sharing = [prefix + prompt[:12] for prompt in prompts] + [prefix, prefix[:3], prompts[1]]
     alone = decoded(decoder, sharing)
-    fill, read = decoder.fill, []
-    monkeypatch.setattr(
-        decoder, "fill", lambda cache, pack: (read.append(len(pack.tokens)), fill(cache, pack))
-    )
+    forward, read = decoder.forward, []
+
+    def counting(cache, pack, *, fill=False, **options):
+        read.extend([len(pack.tokens)] * fill)
+        return forward(cache, pack, fill=fill, **options)
+
+    monkeypatch.setattr(decoder, "forward", counting)
     assert_equal_bits(decoded(decoder, sharing, public_prefixes=[prefix, [9, 9]]), alone)
     own = [len(prompt) - 1 for prompt in sharing]
     assert sum(read) == len(prefix) + sum(own) - len(prefix) * ROWS  # `prefix` itself is too short

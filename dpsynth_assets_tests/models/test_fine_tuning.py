@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.models.fine_tuning import (
+from dpsynth_assets.models.fine_tuning.adapters import add_adapters, merge_adapters
+from dpsynth_assets.models.fine_tuning.rehearsals import refuse_untrainable
+from dpsynth_assets.models.fine_tuning.sources import (
     CausalLoss,
     FineTuningSettings,
     TokenExample,
-    add_adapters,
-    fine_tune_privately,
-    merge_adapters,
-    refuse_untrainable,
+    micro_batches,
+    part_size,
 )
-from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
-from dpsynth_assets.models.fine_tuning.training import LINES, LOSSES, public_steps
+from dpsynth_assets.models.fine_tuning.training import (
+    LINES,
+    LOSSES,
+    fine_tune_privately,
+    public_steps,
+)
 from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders

@@ -8,14 +8,12 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from dpsynth_assets.models.fine_tuning import (
-    CausalLoss,
-    TokenExample,
+from dpsynth_assets.models.fine_tuning.adapters import (
     add_adapters,
     merge_adapters,
     multiply_in_integers,
 )
-from dpsynth_assets.models.fine_tuning.sources import micro_batches
+from dpsynth_assets.models.fine_tuning.sources import CausalLoss, TokenExample, micro_batches
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
 from dpsynth_assets_tests.tiny_models import random_llama
 

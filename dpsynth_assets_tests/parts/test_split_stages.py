@@ -16,7 +16,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.models.text_embedder import TextEmbedder
-from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.resources.model_pool import model_step, stage_step, step_of_tasks
 from dpsynth_assets.orchestration.resources.stores import (

@@ -18,7 +18,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
 )
 from dpsynth_assets.methods.fine_tuning.private_training import StepOfPart, training_examples
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.models.fine_tuning import FineTuningSettings
+from dpsynth_assets.models.fine_tuning.sources import FineTuningSettings
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.poisson_sampling import SampledSum

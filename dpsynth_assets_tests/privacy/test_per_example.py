@@ -46,7 +46,7 @@ def plain(name):
 
 def with_adapters(name):
     def build(_tied):
-        from dpsynth_assets.models.fine_tuning import add_adapters
+        from dpsynth_assets.models.fine_tuning.adapters import add_adapters
 
         model = add_adapters(small(name), 2)
         for parameter, each in model.named_parameters():

@@ -363,15 +363,10 @@ def test_no_step_of_private_rows_is_small(decoder, monkeypatch, rows):
 
 def test_public_text_is_sampled_in_parts_that_fit(decoder, language_model):
     prompts = prompts_of([(40, 1 + number % 30) for number in range(3 * ROWS)], seed=8)
-    options = {
-        "end_token_id": language_model.end_token_id,
-        "pad_token_id": language_model.pad_token_id,
-        "sampling": Sampling(max_new_tokens=6, seed=4),
-    }
-    assert sample_documents(decoder, prompts, **options) == sample_documents(
-        TransformersDecoder(language_model.model), prompts, **options
-    )
-    assert sample_documents(decoder, [], **options) == []
+    given, sampling = (language_model, prompts), Sampling(max_new_tokens=6, seed=4)
+    plain = TransformersDecoder(language_model.model)
+    assert sample_documents(decoder, *given, sampling) == sample_documents(plain, *given, sampling)
+    assert sample_documents(decoder, language_model, [], sampling) == []
 
 
 def test_a_pass_that_is_collected_during_a_step_is_closed_after_it(decoder, monkeypatch):

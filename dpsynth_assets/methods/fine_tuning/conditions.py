@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, PublicInputs, counted_labels
-from dpsynth_assets.models.conditional_generator import condition_text, prompt_condition
+from dpsynth_assets.models.conditional_generator.encoding import condition_text, prompt_condition
 from dpsynth_assets.models.prompt_templates import PromptTemplates, default_templates
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.topic_model import TopicModel
+    from dpsynth_assets.models.topic_model.model import TopicModel
 
 NO_TOPIC = -1
 """Topic of what carries no keywords."""

@@ -20,11 +20,8 @@ from dpsynth_assets.methods.fine_tuning.private_training import (
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, PublicInputs, counted_labels
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, Work
-from dpsynth_assets.models.fine_tuning import (
-    CausalLoss,
-    TokenExample,
-    merge_adapters,
-)
+from dpsynth_assets.models.fine_tuning.adapters import merge_adapters
+from dpsynth_assets.models.fine_tuning.sources import CausalLoss, TokenExample
 from dpsynth_assets.models.label_classifier import (
     LabelledEmbedding,
     LabelLoss,

@@ -79,7 +79,7 @@ from dpsynth_assets.methods.work import (
     RunModel,
     Work,
 )
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import Release

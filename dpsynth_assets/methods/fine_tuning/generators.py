@@ -17,17 +17,17 @@ from dpsynth_assets.methods.fine_tuning.conditions import (
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig, PrivateTrainingConfig
 from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.models.conditional_generator import (
+from dpsynth_assets.models.conditional_generator.generator import (
     ConditionalGenerator,
     load_conditional_generator,
     per_example_loss,
 )
-from dpsynth_assets.models.fine_tuning import (
-    TokenExample,
+from dpsynth_assets.models.fine_tuning.adapters import (
     add_adapters,
     merge_adapters,
     multiply_in_integers,
 )
+from dpsynth_assets.models.fine_tuning.sources import TokenExample
 from dpsynth_assets.models.transformers_decoder.opening import require_equal_logits
 
 if TYPE_CHECKING:

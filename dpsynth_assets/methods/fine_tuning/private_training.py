@@ -40,15 +40,14 @@ from dpsynth_assets.methods.inputs import PrivateInputs, Shards
 from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.fine_tuning import (
+from dpsynth_assets.models.fine_tuning.rehearsals import mean_loss, refuse_untrainable
+from dpsynth_assets.models.fine_tuning.sources import (
     ExampleLoss,
     FineTuningSettings,
     PartGradients,
     SplitExamples,
-    fine_tune_privately,
-    mean_loss,
-    refuse_untrainable,
 )
+from dpsynth_assets.models.fine_tuning.training import fine_tune_privately
 from dpsynth_assets.models.row_rules import SCHEMA, TextForm
 from dpsynth_assets.privacy.cpu import LARGE
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
@@ -314,7 +313,7 @@ def _split(parts: Shards, inputs: TrainingInputs, run: str, *, gpus: float) -> S
         step = StepOfPart(run=run, inputs=inputs, settings=settings, sampled=sampled)
         return parts.summed(step, weights, gpus=gpus)
 
-    return SplitExamples(summed)
+    return summed
 
 
 def _gpus(model: Any) -> float:

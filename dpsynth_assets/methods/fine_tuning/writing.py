@@ -25,7 +25,7 @@ from dpsynth_assets.methods.rejection_sampling import (
 )
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
-from dpsynth_assets.models.conditional_generator import (
+from dpsynth_assets.models.conditional_generator.generator import (
     ConditionalGenerator,
     load_conditional_generator,
 )

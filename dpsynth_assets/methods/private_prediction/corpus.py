@@ -1,5 +1,6 @@
 """Collects the rows and facts of a corpus from all passes of the generation loop."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -26,10 +27,12 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
 from dpsynth_assets.methods.private_prediction.split_batches import Batch, Part, PrivateBatch
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
-from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.stages import Mechanism, SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder, public_prefix, sample_documents
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.row_rules import TextForm
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 if TYPE_CHECKING:
     import polars as pl
@@ -99,8 +102,37 @@ class RealisedCosts:
         return place
 
 
-SelectorFactory = Callable[[Sequence[int]], TokenSelector]
-"""Makes the selector of one pass, given the indices of its batches."""
+@dataclass(frozen=True, kw_only=True)
+class BatchTokens(Mechanism):
+    """The private tokens of every batch: what a batch draws, and what all draws cost together.
+
+    Attributes:
+        tokens: r, private tokens of a batch, public. Batches share no record, so r adaptive draws
+            of one batch are the cost of all of them.
+    """
+
+    tokens: int
+
+    @abstractmethod
+    def event(self) -> Event | None:
+        """Prices r tokens of every batch, also where a batch stops early; None: ex post alone."""
+
+    @abstractmethod
+    def opened(
+        self,
+        meter: PrivateTokenMeter,
+        batches: Sequence[int] = (),
+        costs: RealisedCosts | None = None,
+        /,
+    ) -> TokenSelector:
+        """Opens what draws the tokens of one pass.
+
+        Args:
+            meter: Of r tokens a batch, which no draw can exceed.
+            batches: Indices of its batches among those of the run.
+            costs: Realised costs of the run, to which each draw's is added; None where the cost is
+                planned.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +142,9 @@ class Drawing:
     Attributes:
         declared: The batches.
         public: Public inputs.
-        tokens_per_batch: Private tokens of a batch.
+        drawn: The private tokens of its batches.
         form: What a text has to be.
         kept: Decides which rows are left out.
-        selector: Makes the selector of each pass.
         with_public_prompts: Whether the selector compares with each label's public prompt.
         costs: Realised cost of each draw, which the selector fills in; kept with a pass. None where
             the cost is planned.
@@ -121,10 +152,9 @@ class Drawing:
 
     declared: DeclaredBatches
     public: PublicInputs
-    tokens_per_batch: int
+    drawn: BatchTokens
     form: TextForm
     kept: RowFilter
-    selector: SelectorFactory
     with_public_prompts: bool = False
     costs: RealisedCosts | None = None
 
@@ -150,9 +180,9 @@ class Drawing:
         constraint = constraint_of(self.terms, model)
         most = config.most_tokens
         if most is None and constraint is not None:  # Every document costs a token.
-            most = self.tokens_per_batch * config.max_document_tokens
+            most = self.drawn.tokens * config.max_document_tokens
         return GenerationRules(
-            tokens_per_batch=self.tokens_per_batch,
+            tokens_per_batch=self.drawn.tokens,
             max_document_tokens=config.max_document_tokens,
             min_tokens_for_new_document=config.min_tokens_for_new_document,
             end_token_id=model.end_token_id,
@@ -241,10 +271,11 @@ def draw_pass(
         )
         for batch in part.batches
     ]
+    meter = PrivateTokenMeter(drawing.drawn.tokens, len(part.batches))
     documents = generate_documents(
         drawing.decoder,
         prompts,
-        drawing.selector([batch.index for batch in part.batches]),
+        drawing.drawn.opened(meter, [batch.index for batch in part.batches], drawing.costs),
         drawing.rules,
         count,
         beside if drawing.with_public_prompts else None,
@@ -301,10 +332,9 @@ def completed(
     ]
     continued = sample_documents(
         drawing.decoder,
+        model,
         [start + document.tokens for document, start in unfinished],
         Sampling(temperature=config.temperature, seed=drawing.public.seed),
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
         limits=[config.max_document_tokens - len(d.tokens) for d, _ in unfinished],
         texts=[constraint.open(document.tokens) for document, _ in unfinished]
         if constraint is not None

@@ -17,12 +17,9 @@ from dpsynth_assets.methods.private_prediction.config import (
     batch_candidates,
     suited,
 )
+from dpsynth_assets.methods.private_prediction.corpus import BatchTokens
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
-from dpsynth_assets.methods.private_prediction.method import (
-    BatchPrediction,
-    BatchTokens,
-    tokens_within,
-)
+from dpsynth_assets.methods.private_prediction.method import BatchPrediction, tokens_within
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
     declared_vocabulary,
     difference_tail,
@@ -51,7 +48,7 @@ class MeanTokens(BatchTokens):
         """Prices r private tokens of every batch."""
         return self.mechanism.event(self.tokens)
 
-    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+    def opened(self, meter: PrivateTokenMeter, *_: Any) -> TokenSelector:
         """Draws by means, among the likeliest tokens of public prompts if any."""
 
         def select(
@@ -180,7 +177,7 @@ class TokensBehindTest(BatchTokens):
         events = (self.mechanism.event(self.tokens), self.test.event(self.tokens))
         return ComposedEvent(events=events)
 
-    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+    def opened(self, meter: PrivateTokenMeter, *_: Any) -> TokenSelector:
         """Draws public tokens, and private ones where the test asks for them, by one meter."""
         import torch
 

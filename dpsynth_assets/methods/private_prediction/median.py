@@ -8,11 +8,8 @@ import numpy as np
 
 from dpsynth_assets.methods.base import mechanism_of
 from dpsynth_assets.methods.capabilities import Advice
-from dpsynth_assets.methods.inputs import (
-    PublicInputs,
-)
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig, suited
-from dpsynth_assets.methods.private_prediction.corpus import Drawing, RealisedCosts, SelectorFactory
+from dpsynth_assets.methods.private_prediction.corpus import BatchTokens, RealisedCosts
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
@@ -20,7 +17,7 @@ from dpsynth_assets.methods.private_prediction.method import (
     tokens_within,
 )
 from dpsynth_assets.methods.private_prediction.planted_keys import audit_median
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
+from dpsynth_assets.methods.stages import MethodPlan, StageRelease, StageRun
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -28,45 +25,40 @@ from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 
 @dataclass(frozen=True, kw_only=True)
-class MedianTokens:
+class MedianTokens(BatchTokens):
     """Private tokens drawn from the median of clipped logits.
 
     Attributes:
-        tokens: r, private tokens of a batch.
         mechanism: Draws a token and bounds what it cost; one record toggles one context.
     """
 
-    tokens: int
     mechanism: MedianTokenMechanism
 
     def event(self) -> None:
         """Has no price beforehand: the bound depends on the data and on what is drawn."""
 
-    def selector(self, costs: RealisedCosts) -> SelectorFactory:
-        """Binds the mechanism to a meter of r tokens for each batch of a pass.
+    def opened(
+        self,
+        meter: PrivateTokenMeter,
+        batches: Sequence[int] = (),
+        costs: RealisedCosts | None = None,
+        /,
+    ) -> TokenSelector:
+        """Draws by medians, and adds what each draw cost."""
+        indices, known = np.asarray(batches, dtype=np.int64), cast("RealisedCosts", costs)
 
-        Args:
-            costs: Realised costs of the run, to which each draw's is added.
-        """
+        def select(
+            logits: Any, batch_of_row: Any, active: np.ndarray, _: Any, allowed: Any = None
+        ) -> Draws:
+            draw = meter.spent[active]
+            tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
+            known.by_batch[indices[active]] += gamma
+            others = np.delete(indices, active)
+            known.by_batch[others] += self.mechanism.moved_by_slack(len(active))
+            known.by_draw[indices[active], draw] = gamma
+            return Draws.all_private(tokens)
 
-        def for_pass(batches: Sequence[int]) -> TokenSelector:
-            meter = PrivateTokenMeter(self.tokens, len(batches))
-            indices = np.asarray(batches, dtype=np.int64)
-
-            def select(
-                logits: Any, batch_of_row: Any, active: np.ndarray, _: Any, allowed: Any = None
-            ) -> Draws:
-                draw = meter.spent[active]
-                tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
-                costs.by_batch[indices[active]] += gamma
-                others = np.delete(indices, active)
-                costs.by_batch[others] += self.mechanism.moved_by_slack(len(active))
-                costs.by_draw[indices[active], draw] = gamma
-                return Draws.all_private(tokens)
-
-            return select
-
-        return for_pass
+        return select
 
 
 class MedianClustered(BatchPrediction[MedianClusteredConfig]):
@@ -152,9 +144,3 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
             value=released(replace(corpus, internal={**corpus.internal, **internal})),
             cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
         )
-
-    def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
-        """Draws with a table of the realised costs of all batches of the run."""
-        drawn = mechanism_of(stage, MedianTokens)
-        costs = RealisedCosts.of_nothing(batches, drawn.tokens)
-        return self.drawn_by(public, drawn.tokens, drawn.selector(costs), costs)

@@ -1,8 +1,7 @@
 """The common part of private prediction: one paid stage, whose rows are the corpus."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -11,23 +10,18 @@ from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
-from dpsynth_assets.methods.inputs import (
-    PublicInputs,
-)
-from dpsynth_assets.methods.private_prediction.config import (
-    PrivatePredictionConfig,
-)
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
+    BatchTokens,
     Drawing,
     RealisedCosts,
-    SelectorFactory,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
     decoder_parameters,
     prompt_columns,
 )
-from dpsynth_assets.methods.private_prediction.loop import TokenSelector
 from dpsynth_assets.methods.private_prediction.passes import DrawPass, generate_corpus
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
@@ -39,7 +33,6 @@ from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
 from dpsynth_assets.methods.rejection_sampling import RowFilter
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
-    Mechanism,
     MethodPlan,
     Stage,
     StageRelease,
@@ -55,36 +48,12 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.privacy.renyi import zcdp_rho
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 BatchesT = TypeVar("BatchesT", bound=PrivatePredictionConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchTokens(Mechanism):
-    """The private tokens of every batch: what a batch draws, and what all draws cost together.
-
-    Attributes:
-        tokens: r, private tokens of a batch, public. Batches share no record, so r adaptive draws
-            of one batch are the cost of all of them.
-    """
-
-    tokens: int
-
-    @abstractmethod
-    def event(self) -> Event:
-        """Prices r tokens of every batch, also where a batch stops early."""
-
-    @abstractmethod
-    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
-        """Opens what draws the tokens of one pass; no draw can exceed its meter of r a batch."""
-
-    def selector(self) -> SelectorFactory:
-        """Opens meters of r tokens for each batch of a pass."""
-        return lambda batches: self.opened(PrivateTokenMeter(self.tokens, len(batches)))
 
 
 class BatchPrediction(Method[BatchesT]):
@@ -258,27 +227,16 @@ class BatchPrediction(Method[BatchesT]):
 
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
         """Says how the passes of a run of this many batches are drawn, by any process."""
-        del batches
         drawn = mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
-        return self.drawn_by(public, drawn.tokens, drawn.selector())
-
-    def drawn_by(
-        self,
-        public: PublicInputs,
-        tokens: int,
-        selector: SelectorFactory,
-        costs: RealisedCosts | None = None,
-    ) -> Drawing:
-        """Collects what one run of the loop reads of settings and public inputs."""
+        is_planned = drawn.event() is not None
         return Drawing(
             declared=self.declared,
             public=public,
-            tokens_per_batch=tokens,
+            drawn=drawn,
             form=self.form,
             kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
-            selector=selector,
             with_public_prompts=self.compares_with_public_prompts,
-            costs=costs,
+            costs=None if is_planned else RealisedCosts.of_nothing(batches, drawn.tokens),
         )
 
     def reconstruct(self, target_epsilon: float, model: Any) -> "KeysWritten | None":
@@ -287,7 +245,7 @@ class BatchPrediction(Method[BatchesT]):
         return None if task is None else task.run()
 
     def planned_tokens(
-        self, mechanism: Any, parameters: Mapping[str, Any], target_epsilon: float
+        self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan:
         """Plans r private tokens a batch, or refuses them in one line.
 

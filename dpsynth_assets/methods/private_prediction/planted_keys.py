@@ -70,22 +70,18 @@ class KeyTask:
         method: The method with the lengths of a key, few batches, and one label for all keys.
         plan: As many private tokens as the declared plan has, at most as the test may draw.
         public: The language model, one cluster and its made-up histogram.
-        expected_keys: Records that fill the batches: their public number where `in_places`, else
-            their number on average.
-        in_places: Whether records stand in public places, some of them null.
     """
 
     method: Method[Any]
     plan: MethodPlan
     public: PublicInputs
-    expected_keys: int
-    in_places: bool = False
 
     def plant(self) -> "PlantedKeys":
         """Plants keys as neighbours of the declared relation differ: there or not, or null."""
         from dpsynth_assets.attacks.reconstruction import plant_in_places, plant_keys
 
-        return (plant_in_places if self.in_places else plant_keys)(self.expected_keys)
+        plant = plant_in_places if self.method.config.batching == "slots" else plant_keys
+        return plant(self.method.terms.public_records or 0)
 
     def run(self) -> "KeysWritten":
         """Plants keys and counts those that the method writes, and those that copying writes."""
@@ -144,8 +140,6 @@ def batches_task(
             cluster_centers=np.ones((1, 1), dtype=np.float32),
             cluster_histogram=histogram,
         ),
-        expected_keys=keys,
-        in_places=in_places,
     )
 
 

@@ -1,7 +1,7 @@
 """Checks before a charge that public settings and released numbers allow the run."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
@@ -83,10 +83,13 @@ def check_batches(
     decoder.require_room(whole)
     groups = [(declared.rows_at_hand, whole)] if declared.rows_per_pass else []
     if reads_public_prompts:
-        longest = check_public_prompts(
-            model, decoder, terms.label_texts, config.max_document_tokens
+        prompt = max(len(public_prompt(model, text)) for text in terms.label_texts)
+        decoder.require_room(
+            prompt + config.max_document_tokens,
+            what="public prompt and document",
+            remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",
         )
-        groups.append((config.batches_per_forward, longest))
+        groups.append((config.batches_per_forward, prompt + config.max_document_tokens))
     try:
         decoder.require_groups(groups)
     except ValueError as problem:
@@ -190,7 +193,7 @@ def memory_of_passes(
     tokens, kind = shape.columns + shape.new_tokens, (device or "cuda").partition(":")[0]
 
     def taken(rows: int, tokens: int) -> int:
-        return memory.most_bytes(model.config, rows, tokens, dtype, device_type=kind)
+        return memory.peak_bytes(model.config, rows, tokens, 0, dtype, kind)
 
     room = None if device is None else memory.room_on(torch.device(device), model.weight_bytes)
     fits = None if room is None else memory.rows_within(room, taken, shape.rows, tokens)
@@ -219,10 +222,9 @@ def _require_a_record(
         return  # Nothing is written from public prompts that long.
     sampled = sample_documents(
         decoder,
+        model,
         prompts,
         Sampling(max_new_tokens=longest),
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
         texts=[constraint.open() for _ in prompts],
     )
     if not any(constraint.is_followed(model.decode(each.tokens)) for each in sampled):
@@ -231,20 +233,3 @@ def _require_a_record(
             f"{_TRIAL_TEXTS} texts of the public prompt with {longest} tokens. Raise it, bound the "
             "schema's strings (maxLength, maxItems), or choose another prompt.end."
         )
-
-
-def check_public_prompts(
-    model: Any, decoder: Decoder, label_texts: Sequence[str], document_tokens: int
-) -> int:
-    """Refuses a public prompt that leaves no room for a document of full length.
-
-    Returns:
-        Tokens of the longest public prompt and a document.
-    """
-    longest = max(len(public_prompt(model, text)) for text in label_texts)
-    decoder.require_room(
-        longest + document_tokens,
-        what="public prompt and document",
-        remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",
-    )
-    return longest + document_tokens

@@ -114,25 +114,24 @@ def _sample(
     progress: ProgressCallback,
 ) -> SyntheticCorpus:
     model = public.language_model
-    most = max(1, *map(len, examples)) if examples else 1
+    decoder, most = decoder_of(terms, model), max(map(len, examples), default=0)
+    # Public numbers decide what fits: no refusal may tell how long a record is.
     columns = prompt_columns(model, terms.label_texts, most, config.max_example_tokens)
+    decoder.require_room(columns + config.max_document_tokens)
     written = [
         model.prompt_ids(terms.label_texts[label], list(texts), config.max_example_tokens)
         for label, texts in zip(labels, examples, strict=True)
     ]
-    columns = max([columns, *map(len, written)])  # A declared public prompt may be the longest.
     constraint = constraint_of(terms, model)
     sampled = sample_documents(
-        decoder_of(terms, model),
-        [prompt[-columns:] for prompt in written],
+        decoder,
+        model,
+        written,
         Sampling(
-            top_k=_top_k(config),
+            top_k=config.support or TOP_K,
             max_new_tokens=config.max_document_tokens,
             seed=public.seed,
         ),
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
-        prompt_columns=columns,
         progress=lambda share: progress(share, f"{share:.0%} of {len(labels)} documents"),
         texts=None if constraint is None else [constraint.open() for _ in labels],
     )
@@ -150,8 +149,3 @@ def _sample(
     )
     facts = {"rows": len(rows), "tokens": int(rows["n_tokens"].sum()), "documents": len(examples)}
     return SyntheticCorpus(rows=rows, facts=facts)
-
-
-def _top_k(config: PrivatePredictionConfig) -> int:
-    """Likeliest tokens that are drawn from: what the method declares, if it does."""
-    return config.support or TOP_K

@@ -115,12 +115,12 @@ class PairEncoder:
     condition_tokens: int
 
     @classmethod
-    def for_checkpoint(
+    def of_format(
         cls,
         checkpoint: LanguageModel,
         has_encoder: bool,
         condition_tokens: int,
-        start_tokens: Sequence[str] | None = None,
+        start_tokens: Sequence[str] | None,
     ) -> "PairEncoder":
         """Reads the places of special tokens off the tokenizer.
 
@@ -159,11 +159,6 @@ class PairEncoder:
         """Filler; always masked."""
         token = self.checkpoint.tokenizer.pad_token_id
         return self.end_token_id if token is None else int(token)
-
-    @property
-    def start_tokens(self) -> list[str]:
-        """The decoder's start as token strings, as the format file states it."""
-        return list(self.checkpoint.tokenizer.convert_ids_to_tokens(list(self.start)))
 
     def condition_ids(self, conditions: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Tokens of each condition, at most `max_tokens`, special tokens included.
@@ -303,9 +298,6 @@ def _decoder_start(checkpoint: LanguageModel, before: tuple[int, ...]) -> tuple[
     """The configuration's start token, then the tokens before a text."""
     tokenizer, start = checkpoint.tokenizer, checkpoint.config.decoder_start_token_id
     if start is None:
-        start = (
-            tokenizer.bos_token_id
-            if tokenizer.bos_token_id is not None
-            else (tokenizer.eos_token_id)
-        )
+        own = tokenizer.bos_token_id
+        start = tokenizer.eos_token_id if own is None else own
     return before if before and before[0] == start else (int(start), *before)

@@ -68,7 +68,8 @@ class ConditionalGenerator(LanguageModel):
     @cached_property
     def written_format(self) -> dict[str, Any]:
         """Description of the folder's conditions; empty for foreign checkpoints."""
-        return _written_format(self.source)
+        file = Path(self.source) / FORMAT_FILE
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
     @property
     def max_condition_tokens(self) -> int:
@@ -95,15 +96,9 @@ class ConditionalGenerator(LanguageModel):
     def encoder(self) -> PairEncoder:
         """Turns conditions and documents into token ids."""
         if self.templates is not None and not self.has_encoder:
-            encoder: PairEncoder = PromptedEncoder.of(self, self.templates)
-        else:
-            encoder = PairEncoder.for_checkpoint(
-                self,
-                self.has_encoder,
-                self.max_condition_tokens,
-                self.written_format.get("document_start"),
-            )
-        return encoder
+            return PromptedEncoder.of(self, self.templates)
+        start = self.written_format.get("document_start")
+        return PairEncoder.of_format(self, self.has_encoder, self.max_condition_tokens, start)
 
     def generate(
         self,
@@ -157,13 +152,14 @@ class ConditionalGenerator(LanguageModel):
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        write_format(
-            folder,
-            self.max_condition_tokens,
-            self.max_document_tokens,
-            self.encoder.start_tokens,
-            conditions="aspect lines" if self.templates is None else "prompts",
-        )
+        encoder = self.encoder
+        facts = {  # What a loader must know beside the checkpoint itself.
+            "conditions": "aspect lines" if self.templates is None else "prompts",
+            "max_condition_tokens": self.max_condition_tokens,
+            "max_document_tokens": self.max_document_tokens,
+            "document_start": self.tokenizer.convert_ids_to_tokens(list(encoder.start)),
+        }
+        (folder / FORMAT_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def per_example_loss(model: Any, batch: PairBatch) -> "torch.Tensor":
@@ -174,24 +170,6 @@ def per_example_loss(model: Any, batch: PairBatch) -> "torch.Tensor":
         batch: B encoded pairs on the model's device.
     """
     return mean_token_losses(model(**batch.inputs, use_cache=False).logits, batch.labels)
-
-
-def write_format(
-    folder: Path,
-    max_condition_tokens: int,
-    max_document_tokens: int,
-    start: Sequence[str],
-    *,
-    conditions: str = "aspect lines",
-) -> None:
-    """Writes what a loader must know beside the checkpoint itself."""
-    facts = {
-        "conditions": conditions,
-        "max_condition_tokens": max_condition_tokens,
-        "max_document_tokens": max_document_tokens,
-        "document_start": list(start),
-    }
-    (folder / FORMAT_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def load_conditional_generator(
@@ -220,11 +198,6 @@ def load_conditional_generator(
         artifact="public/conditional_generator",
         templates=templates,
     )
-
-
-def _written_format(folder: str | Path) -> dict[str, Any]:
-    file = Path(folder) / FORMAT_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _threads(generator: ConditionalGenerator) -> int:

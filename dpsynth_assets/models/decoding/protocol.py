@@ -307,26 +307,13 @@ def public_prefix(prompt_of: Callable[[str], Sequence[int]]) -> list[int]:
     return [column[0] for column in alike]
 
 
-@dataclass(frozen=True)
-class PrefixGroup:
-    """Prompts that begin with the same public prefix.
-
-    Attributes:
-        prefix: Public token ids; empty for prompts without one.
-        prompts: Indices of its prompts.
-    """
-
-    prefix: tuple[int, ...]
-    prompts: tuple[int, ...]
-
-
 def prefix_groups(
     prompts: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]
-) -> list[PrefixGroup]:
+) -> dict[tuple[int, ...], list[int]]:
     """Assigns each prompt to the longest of the public prefixes that it begins with.
 
     Returns:
-        A group for every prefix that has a prompt, and one for prompts that begin with none.
+        Indices of its prompts for every prefix that has one; the empty prefix for others.
 
     **Privacy** Which prefix a prompt takes depends on that prompt and on public prefixes only.
     """
@@ -335,4 +322,4 @@ def prefix_groups(
     for index, prompt in enumerate(prompts):
         own = next(prefix for prefix in ordered if tuple(prompt[: len(prefix)]) == prefix)
         members[own].append(index)
-    return [PrefixGroup(prefix, tuple(own)) for prefix, own in members.items() if own]
+    return {prefix: own for prefix, own in members.items() if own}

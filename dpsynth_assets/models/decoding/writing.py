@@ -5,7 +5,7 @@ Rows of a pass are written together until each has ended.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -196,7 +196,6 @@ def written_tokens(  # noqa: PLR0913 - prompts, rules and packing
     rules: WritingRules,
     *,
     batch_rows: int = ROWS_TOGETHER,
-    prompt_columns: int | None = None,
     added: Steering | None = None,
     text_of: Callable[[int], ConstrainedText] | None = None,
     progress: ShareCallback | None = None,
@@ -215,8 +214,6 @@ def written_tokens(  # noqa: PLR0913 - prompts, rules and packing
         sampling: How tokens are drawn; row i draws from the stream (seed, i).
         rules: What ends a text.
         batch_rows: Rows of a pass at most.
-        prompt_columns: Pad length, which has to fit together with the largest limit; None: the
-            longest prompt of a pass.
         added: What steers the texts.
         text_of: What a prompt's text has to follow, by its place; None: free text.
         progress: Told the share of prompts done.
@@ -230,15 +227,13 @@ def written_tokens(  # noqa: PLR0913 - prompts, rules and packing
     import torch
 
     order = sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), tuple(prompts[row])))
-    longest = prompt_columns or max(map(len, prompts), default=1)
+    longest = max(map(len, prompts), default=1)
     size = decoder.rows_at_once(batch_rows, longest + max(limits, default=0))
     written: dict[int, list[int]] = {}
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         own = [limits[row] for row in rows]
-        columns = prompt_columns or _padded(
-            decoder, max(len(prompts[row]) for row in rows), max(own)
-        )
+        columns = _padded(decoder, max(len(prompts[row]) for row in rows), max(own))
         unread = [list(prompts[row][columns:]) for row in rows]
         steps = max(len(rest) + limit for rest, limit in zip(unread, own, strict=True))
         begun = [tuple(prompts[row][:columns]) for row in rows]
@@ -289,15 +284,13 @@ class SampledDocument(NamedTuple):
     ended: bool
 
 
-def sample_documents(  # noqa: PLR0913 - one call says all there is to a sample
+def sample_documents(
     decoder: Decoder,
+    language_model: Any,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
-    end_token_id: int,
-    pad_token_id: int,
     limits: Sequence[int] | None = None,
-    prompt_columns: int | None = None,
     progress: ShareCallback | None = None,
     texts: Sequence[ConstrainedText] | None = None,
 ) -> list[SampledDocument]:
@@ -307,12 +300,11 @@ def sample_documents(  # noqa: PLR0913 - one call says all there is to a sample
 
     Args:
         decoder: What decodes.
+        language_model: Its end token ends a document; its pad token is never drawn, unless it is
+            that one.
         prompts: N token sequences.
         sampling: How tokens are drawn, how many, and the seed of this public randomness.
-        end_token_id: Ends a document.
-        pad_token_id: Never sampled unless it is the end token.
         limits: Tokens of each document, where 0 may stand; None: `sampling.max_new_tokens`.
-        prompt_columns: Pad length; None takes the longest prompt (for public prompts only).
         progress: Told the share of prompts done.
         texts: The text that each prompt's document goes on with, where a schema constrains it; each
             takes the tokens that are drawn. None: no constraint.
@@ -323,15 +315,14 @@ def sample_documents(  # noqa: PLR0913 - one call says all there is to a sample
     Raises:
         ValueError: A prompt and its limit are longer than the model's attention.
     """
-    never = () if pad_token_id == end_token_id else (pad_token_id,)
-    rules = WritingRules((end_token_id,), never=never)
+    end, pad = language_model.end_token_id, language_model.pad_token_id
+    rules = WritingRules((end,), never=() if pad == end else (pad,))
     written = written_tokens(
         decoder,
         prompts,
         sampling.limits(len(prompts)) if limits is None else limits,
         sampling,
         rules,
-        prompt_columns=prompt_columns,
         text_of=None if texts is None else texts.__getitem__,
         progress=progress,
     )

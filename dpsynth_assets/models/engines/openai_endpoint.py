@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -42,46 +43,33 @@ class UsageCounter:
         prompt_price: Price of a million prompt tokens.
         new_price: Price of a million new tokens.
         cost_limit: No request starts once this much was spent; None for no limit.
-        requests: Answered requests.
-        retries: Requests that were sent again.
-        prompt_tokens: As the endpoint counts them.
-        new_tokens: As the endpoint counts them.
+        counts: Answered requests, those that were sent again (retries), and tokens as the endpoint
+            counts them.
     """
 
     prompt_price: float = 0.0
     new_price: float = 0.0
     cost_limit: float | None = None
-    requests: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    new_tokens: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
     def cost(self) -> float:
         """Spent so far, in the currency of the prices."""
-        return (
-            self.prompt_tokens * self.prompt_price + self.new_tokens * self.new_price
-        ) / 1_000_000
+        read, written = self.counts["prompt_tokens"], self.counts["new_tokens"]
+        return (read * self.prompt_price + written * self.new_price) / 1_000_000
 
     @property
     def facts(self) -> dict[str, float]:
         """The counts, as numbers for metadata."""
-        counts = ("requests", "retries", "prompt_tokens", "new_tokens", "cost")
+        names = ("requests", "retries", "prompt_tokens", "new_tokens")
         with self._lock:
-            return {name: getattr(self, name) for name in counts}
+            return {name: self.counts[name] for name in names} | {"cost": self.cost}
 
-    def answered(self, prompt_tokens: int, new_tokens: int) -> None:
-        """Counts one answered request."""
+    def add(self, **counts: int) -> None:
+        """Adds to counts, by their names."""
         with self._lock:
-            self.requests += 1
-            self.prompt_tokens += prompt_tokens
-            self.new_tokens += new_tokens
-
-    def retried(self) -> None:
-        """Counts one request that will be sent again."""
-        with self._lock:
-            self.retries += 1
+            self.counts.update(counts)
 
     def require_room(self) -> None:
         """Refuses to start another request once the limit is spent.
@@ -92,7 +80,7 @@ class UsageCounter:
         if self.cost_limit is not None and self.cost >= self.cost_limit:
             raise EngineError(
                 f"Expected less than cost_limit {self.cost_limit:g} spent, got {self.cost:.4g} "
-                f"after {self.requests} requests; raise cost_limit to continue."
+                f"after {self.counts['requests']} requests; raise cost_limit to continue."
             )
 
 
@@ -177,8 +165,10 @@ class OpenAiEndpoint(Engine):
         self.usage.require_room()
         answer = self._ask(self._body(prompt, sampling, row, limit))
         usage = answer.get("usage") or {}
-        self.usage.answered(
-            int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        self.usage.add(
+            requests=1,
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            new_tokens=int(usage.get("completion_tokens") or 0),
         )
         try:
             choice = answer["choices"][0]
@@ -232,7 +222,7 @@ class OpenAiEndpoint(Engine):
                     raise RefusedError(_refusal(failure), answer.status_code)
                 wait = _retry_after(answer.headers.get("retry-after"), wait)
             if attempt + 1 < self._attempts:
-                self.usage.retried()
+                self.usage.add(retries=1)
                 self._sleep(wait)
         raise EngineError(
             f"Expected an answer of the endpoint within {self._attempts} tries, last got "

@@ -9,7 +9,6 @@ import numpy as np
 
 from dpsynth_assets.models.decoding.protocol import (
     COUNTS,
-    PrefixGroup,
     Reading,
     StateReading,
     prefix_groups,
@@ -73,15 +72,14 @@ class ExactContexts:
         prefixes = [prefix[: self._prompt_columns - 1] for prefix in reading.public_prefixes]
         prefixes += [prefix[:-1] for prefix in reading.public_prefixes]  # of prompts that are one
         groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
-        order = [index for group in groups for index in group.prompts]
+        order = [index for own in groups.values() for index in own]
         self._lengths = torch.tensor([len(prompts[index]) for index in order], dtype=torch.long)
         last = [prompts[index][-1] for index in order]
         self._last_tokens = torch.tensor(last, dtype=torch.long)
         first = 0
-        for group in groups:
-            own = [list(prompts[index][:-1]) for index in group.prompts]
-            self._prefill(own, group, first)
-            first += len(own)
+        for prefix, members in groups.items():
+            self._prefill([list(prompts[index][:-1]) for index in members], list(prefix), first)
+            first += len(members)
         row_of = {index: row for row, index in enumerate(order)}
         self._take([row_of[index] for index in range(len(prompts))])
 
@@ -134,11 +132,11 @@ class ExactContexts:
 
         return add
 
-    def _prefill(self, prompts: list[list[int]], group: PrefixGroup, first_row: int) -> None:
+    def _prefill(self, prompts: list[list[int]], prefix: list[int], first_row: int) -> None:
         """Reads prompts that share a prefix: that once, then what follows it, packed."""
-        shared = len(group.prefix)
+        shared = len(prefix)
         if shared:
-            self._read([list(group.prefix)], first_row, 0)
+            self._read([prefix], first_row, 0)
             self._cache.copy_prefix(first_row, slice(first_row, first_row + len(prompts)), shared)
         self._read([prompt[shared:] for prompt in prompts], first_row, shared)
 
@@ -154,7 +152,7 @@ class ExactContexts:
             run_alone(packs, max(1, min(self._threads, len(packs))))
 
     def _read_pack(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
-        self._decoder.fill(self._cache, Pack.of(texts, first_row, first_column))
+        self._decoder.forward(self._cache, Pack.of(texts, first_row, first_column), fill=True)
 
 
 def _shares(rows: int, workers: int) -> list[slice]:

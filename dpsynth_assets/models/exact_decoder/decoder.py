@@ -147,6 +147,7 @@ class ExactDecoder(Decoder):
         *,
         on_layer: StreamCallback | None = None,
         layers: int | None = None,
+        fill: bool = False,
         observe: "Callable[[int, str, torch.Tensor], None] | None" = None,
     ) -> "torch.Tensor":
         """Computes the residual stream of a pack's tokens; writes their keys and values.
@@ -158,6 +159,7 @@ class ExactDecoder(Decoder):
             pack: The tokens.
             on_layer: Called with the stream as it leaves each layer.
             layers: Layers that are computed; None for all.
+            fill: Whether nothing beyond keys and values of all layers is wanted.
             observe: Called with the activations before each product, for calibration.
 
         Returns:
@@ -166,22 +168,13 @@ class ExactDecoder(Decoder):
         passed = _Pass(self, cache, pack, observe)
         stream = self.weights.embeddings[pack.tokens]
         for index, layer in enumerate(self.weights.layers[:layers]):
+            if fill and index == self.shape.layers - 1:
+                passed.store(index, layer, stream)
+                return stream
             passed.through(index, layer, stream)
             if on_layer is not None:
                 on_layer(index, stream)
         return stream
-
-    def fill(self, cache: KeyValueCache, pack: Pack) -> None:
-        """Writes the keys and values of a pack's tokens, and computes nothing beyond them.
-
-        Must run where PyTorch uses one thread (`run_alone`).
-        """
-        passed = _Pass(self, cache, pack, None)
-        stream = self.weights.embeddings[pack.tokens]
-        *layers, last = self.weights.layers
-        for index, layer in enumerate(layers):
-            passed.through(index, layer, stream)
-        passed.store(len(layers), last, stream)
 
     def logits(self, stream: "torch.Tensor", out: "torch.Tensor | None" = None) -> "torch.Tensor":
         """Logits (T, V) float32 of a stream (T, d) that `forward` returned; into `out` if given."""
@@ -237,7 +230,8 @@ class _Pass:
             part.attend(self._shape, self._cache, index, queries, scales) for part in self._parts
         ]
         attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        stream.add_(_scaled(layer.attention_output, *quantized_rows(attended)))
+        rounded, largest = quantized_rows(attended)
+        stream.add_(layer.attention_output(rounded).mul_(largest))
         self._feed_forward(index, layer, stream)
 
     def store(
@@ -280,7 +274,7 @@ class _Pass:
         if self._observe is not None:
             self._observe(index, DOWN, hidden * scales)
         rounded, largest = quantized_rows(hidden)
-        stream.add_(_scaled(layer.down, rounded, largest.mul_(scales)))
+        stream.add_(layer.down(rounded).mul_(largest.mul_(scales)))
 
     def _look(self, index: int, place: str, stream: "torch.Tensor") -> None:
         if self._observe is not None:
@@ -370,12 +364,6 @@ def _padding(lengths: Sequence[int]) -> "tuple[torch.Tensor | None, torch.Tensor
     inside = torch.arange(most)[None]
     gather = sizes.cumsum(0) - sizes + torch.minimum(inside, sizes - 1)  # the last token again
     return gather.reshape(-1), (inside < sizes).reshape(-1).nonzero()[:, 0]
-
-
-def _scaled(
-    product: IntegerProduct, activations: "torch.Tensor", scales: "torch.Tensor"
-) -> "torch.Tensor":
-    return product(activations).mul_(scales)
 
 
 def _unit_rows(stream: "torch.Tensor") -> "torch.Tensor":

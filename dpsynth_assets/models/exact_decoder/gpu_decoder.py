@@ -89,17 +89,17 @@ class DeviceDecoder(ExactDecoder):
         *,
         on_layer: StreamCallback | None = None,
         layers: int | None = None,
+        fill: bool = False,
         observe: Any = None,
     ) -> "torch.Tensor":
         """See `ExactDecoder.forward`; activations are not observed."""
-        del observe
-        tokens, places = self._placed(pack)
-        return self.run(cache, tokens, places, on_layer=on_layer, layers=layers)
+        import torch
 
-    def fill(self, cache: KeyValueCache, pack: Pack) -> None:
-        """See `ExactDecoder.fill`."""
-        tokens, places = self._placed(pack)
-        self.run(cache, tokens, places, fill=True)
+        del observe
+        lengths = torch.tensor(list(pack.lengths))
+        places = Places.of_rows(self.shape, pack.positions, pack.rows, lengths).to(self.device)
+        tokens = pack.tokens.to(self.device)
+        return self.run(cache, tokens, places, on_layer=on_layer, layers=layers, fill=fill)
 
     def logits(self, stream: "torch.Tensor", out: "torch.Tensor | None" = None) -> "torch.Tensor":
         """See `ExactDecoder.logits`."""
@@ -153,13 +153,6 @@ class DeviceDecoder(ExactDecoder):
         import torch
 
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-
-    def _placed(self, pack: Pack) -> "tuple[torch.Tensor, Places]":
-        import torch
-
-        lengths = torch.tensor(list(pack.lengths))
-        places = Places.of_rows(self.shape, pack.positions, pack.rows, lengths)
-        return pack.tokens.to(self.device), places.to(self.device)
 
 
 class DeviceContexts(ExactContexts):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from dpsynth_assets.privacy.cpu import run_alone
+
 if TYPE_CHECKING:
     import torch
 
@@ -192,7 +194,7 @@ def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
 def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
     """The fastest kernel that this processor computes exactly; tried once a process.
 
-    Which one it is changes no bit of a result. Must run where PyTorch uses one thread.
+    Which one it is changes no bit of a result.
 
     Args:
         shapes: Of the weights that it is to multiply with.
@@ -200,7 +202,8 @@ def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
     Raises:
         ExactDecoderError: This processor computes no kernel exactly.
     """
-    return _fastest(tuple(sorted(set(shapes))))
+    (kernel,) = run_alone([partial(_fastest, tuple(sorted(set(shapes))))], 1)
+    return kernel
 
 
 @cache

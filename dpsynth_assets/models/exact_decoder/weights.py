@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,7 +16,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     fastest_kernel,
     quantized_weight,
 )
-from dpsynth_assets.privacy.cpu import run_alone
 
 if TYPE_CHECKING:
     import torch
@@ -236,9 +234,8 @@ def integer_weights(
         quantized: What `quantized_table` returned.
         kernel: What computes products; None takes the fastest that is exact.
     """
-    if kernel is None:
-        (kernel,) = run_alone([partial(fastest_kernel, _shapes(quantized))], 1)
-    return laid_out(shape, embeddings, quantized, KERNELS[kernel], "cpu", _VOCABULARY_BLOCK)
+    product = KERNELS[kernel or fastest_kernel(_shapes(quantized))]
+    return laid_out(shape, embeddings, quantized, product, "cpu", _VOCABULARY_BLOCK)
 
 
 def laid_out(

@@ -12,7 +12,7 @@ Shape letters: T tokens, d features in, p features out.
 """
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.exact_decoder.integer_products import (
@@ -23,7 +23,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_rows,
     quantized_weight,
 )
-from dpsynth_assets.privacy.cpu import run_alone
 
 if TYPE_CHECKING:
     import torch
@@ -130,8 +129,7 @@ def _is_frozen_product(layer: Any) -> bool:
 def _product(weight: "torch.Tensor") -> IntegerProduct:
     integers, scale = quantized_weight(weight, 1 / LIMIT)
     outputs, inputs = integers.shape
-    (kernel,) = run_alone([partial(fastest_kernel, [(outputs, inputs)])], 1)
-    return KERNELS[kernel](integers, scale)
+    return KERNELS[fastest_kernel([(outputs, inputs)])](integers, scale)
 
 
 class _Products:

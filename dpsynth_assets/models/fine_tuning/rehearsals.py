@@ -67,24 +67,15 @@ def refuse_untrainable(
     if slack is not None:
         one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
         alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
-        _refuse_influence(_distance(sums, alone) / l2_bound, slack * len(public_examples))
-
-
-def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
-    """Euclidean distance over all parameters together."""
-    squares = [float((a - b).square().sum()) for a, b in zip(some, others, strict=True)]
-    return math.sqrt(math.fsum(squares))
-
-
-def _refuse_influence(moved: float, allowed: float) -> None:
-    """Refuses shared passes where records move a sum by more than the slack of its gradients."""
-    if not moved <= allowed:
-        raise ValueError(
-            "Expected records that share a pass to move the sum of their clipped gradients by at "
-            f"most {allowed:.1e} of the bound, got {moved:.1e} on public text: a layer mixes "
-            "examples, or rounds more than is charged. Set exact_sums: true, which processes "
-            "each record alone, or use another model."
-        )
+        squares = [float((a - b).square().sum()) for a, b in zip(sums, alone, strict=True)]
+        moved, allowed = math.sqrt(math.fsum(squares)) / l2_bound, slack * len(public_examples)
+        if not moved <= allowed:
+            raise ValueError(
+                "Expected records that share a pass to move the sum of their clipped gradients by "
+                f"at most {allowed:.1e} of the bound, got {moved:.1e} on public text: a layer "
+                "mixes examples, or rounds more than is charged. Set exact_sums: true, which "
+                "processes each record alone, or use another model."
+            )
 
 
 def mean_loss(model: Any, public_examples: Sequence[Any], loss: ExampleLoss, size: int) -> float:

@@ -117,22 +117,11 @@ class CausalLoss:
         return len(example.inputs) + len(example.targets)
 
 
-SumOfWorkers = Callable[[FineTuningSettings, SampledSum, Sequence[np.ndarray]], np.ndarray]
-"""Given settings, what is drawn and the weights of a step: the total of what all workers return
-(`SampledSum.counted`). Private."""
+SplitExamples = Callable[[FineTuningSettings, SampledSum, Sequence[np.ndarray]], np.ndarray]
+"""Private examples that no process reads together. Given settings, what is drawn and the weights of
+a step: the total of what all workers return (`SampledSum.counted`). Private."""
 Gradients = Iterator[tuple[Sequence["torch.Tensor"], Sequence["torch.Tensor"]]]
 """Parameters and their gradients, one pair a step."""
-
-
-@dataclass(frozen=True)
-class SplitExamples:
-    """Private examples that no process reads together, in the place of a sequence of them.
-
-    Attributes:
-        summed: Has workers draw and clip one step's records.
-    """
-
-    summed: SumOfWorkers = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +157,7 @@ class PrivateGradients:
             ValueError: Passes of several records need a declared slack, or sums of workers are not
                 exact.
         """
-        if isinstance(examples, SplitExamples):
+        if callable(examples):
             return self._of_workers(model, examples)
         return self._drawn_here(model, examples)
 
@@ -177,7 +166,7 @@ class PrivateGradients:
 
         def summed(sampled: SampledSum) -> np.ndarray:
             weights = [each.detach().cpu().numpy() for each in parameters]
-            return examples.summed(self.settings, sampled, weights)
+            return examples(self.settings, sampled, weights)
 
         for _ in range(self.mechanism.released_steps, self.mechanism.steps):
             yield parameters, self.mechanism.private_gradient_of_workers(summed, parameters)

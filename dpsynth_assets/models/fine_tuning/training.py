@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpsynth_assets.models.fine_tuning.sources import (
     ExampleLoss,
@@ -48,18 +48,6 @@ class RunCheckpoint(Protocol):
         """Makes a filled folder the last checkpoint, whole or not at all."""
 
 
-class Kept(NamedTuple):
-    """Values that a checkpoint holds beside tensors.
-
-    Attributes:
-        step: Finished steps.
-        public_losses: Losses measured until then.
-    """
-
-    step: int = 0
-    public_losses: tuple[PublicLoss, ...] = ()
-
-
 @dataclass(frozen=True)
 class RunState:
     """One model and optimizer whose state can be written and read back.
@@ -75,8 +63,8 @@ class RunState:
     optimizer: "torch.optim.Optimizer"
     charge: Mapping[str, Any]
 
-    def save(self, checkpoint: RunCheckpoint, kept: Kept) -> None:
-        """Saves the state after `kept.step` steps."""
+    def save(self, checkpoint: RunCheckpoint, step: int, losses: Sequence[PublicLoss]) -> None:
+        """Saves the state after a step, and the losses measured until then."""
         from safetensors.torch import save_file
 
         tensors = {}
@@ -86,7 +74,7 @@ class RunState:
                 if moment in self.optimizer.state[parameter]:
                     value = self.optimizer.state[parameter][moment]
                     tensors[f"{moment}.{name}"] = value.cpu().contiguous()
-        state = {**kept._asdict(), "charge": dict(self.charge)}
+        state = {"step": step, "public_losses": losses, "charge": dict(self.charge)}
         content = json.dumps(state, indent=2) + "\n"
 
         def write(folder: Path) -> None:
@@ -95,8 +83,8 @@ class RunState:
 
         checkpoint.save(checkpoint.filled(write))
 
-    def load(self, checkpoint: RunCheckpoint) -> Kept:
-        """Reads the last checkpoint back; at the first start there is none, and no step done.
+    def load(self, checkpoint: RunCheckpoint | None) -> tuple[int, list[PublicLoss]]:
+        """Reads the last checkpoint back: finished steps, and losses; none at the first start.
 
         Raises:
             ValueError: If it belongs to a run with another charge, settings or model.
@@ -104,9 +92,9 @@ class RunState:
         import torch
         from safetensors import safe_open
 
-        folder = checkpoint.saved
+        folder = None if checkpoint is None else checkpoint.saved
         if folder is None:
-            return Kept()
+            return 0, []
         state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         if state["charge"] != json.loads(json.dumps(dict(self.charge))):
             raise ValueError(
@@ -122,8 +110,7 @@ class RunState:
                     found["step"] = torch.tensor(float(step))
                     device = parameter.device
                     self.optimizer.state[parameter] = {k: v.to(device) for k, v in found.items()}
-        losses = ((int(at), float(loss)) for at, loss in state["public_losses"])
-        return Kept(step, tuple(losses))
+        return step, [(int(at), float(loss)) for at, loss in state["public_losses"]]
 
     def _trained(self) -> "dict[str, torch.nn.Parameter]":
         return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
@@ -211,10 +198,9 @@ def fine_tune_privately(
         progress(0.0, f"per-record gradients of {_several(layers)} computed by Opacus")
     optimizer, steps = _adamw(model, settings), mechanism.steps
     state = RunState(model, optimizer, _charge(mechanism, settings))
-    kept = Kept() if checkpoint is None else state.load(checkpoint)
-    mechanism.resume_at(kept.step)
-    reports.public_losses = list(kept.public_losses)  # every start tells the same
-    step, saved = kept.step, time.monotonic()
+    resumed_at, reports.public_losses = state.load(checkpoint)  # every start tells the same
+    mechanism.resume_at(resumed_at)
+    step, saved = resumed_at, time.monotonic()
     model.eval()
     source = PrivateGradients(mechanism=mechanism, loss=loss, settings=settings)
     for parameters, gradients in source.gradients(model, private_examples) if step < steps else ():
@@ -223,15 +209,15 @@ def fine_tune_privately(
         measured, finished = reports.measure(model, step), step == steps
         due = time.monotonic() - saved >= settings.checkpoint_seconds
         if checkpoint is not None and (due or measured or finished):
-            state.save(checkpoint, Kept(step, tuple(reports.public_losses)))
+            state.save(checkpoint, step, reports.public_losses)
             saved = time.monotonic()
         if checkpoint is not None or finished:
             reports.tell(step)
-    if step == kept.step:  # An earlier start did all of them.
+    if step == resumed_at:  # An earlier start did all of them.
         reports.tell(step)
     return FineTuningFacts(
         steps=steps,
-        resumed_at=kept.step,
+        resumed_at=resumed_at,
         parameters=sum(each.numel() for each in model.parameters() if each.requires_grad),
         public_losses=tuple(reports.public_losses),
     )

@@ -4,6 +4,3 @@ Fitted once on public documents and kept for every dataset that uses the same em
 
 **Source** Tan et al. 2025, section 3.2 (CTCL-Topic).
 """
-
-from dpsynth_assets.models.topic_model.fitting import fit_topic_model
-from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings

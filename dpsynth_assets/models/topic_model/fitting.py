@@ -8,9 +8,7 @@ read in blocks and texts one by one; beyond the sample, memory grows by some 50 
 (topic, cosine, their order).
 """
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -33,15 +31,6 @@ EXACT_SEARCH_DOCUMENTS = 20_000
 PROBED_LISTS = 16
 BLOCK_ROWS = 4_096
 KMEANS_ITERATIONS = 20
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Documents still to be clustered: a group that is too large, or a rest."""
-
-    rows: np.ndarray
-    depth: int
-    is_group: bool
 
 
 def dense_groups(
@@ -68,20 +57,19 @@ def dense_groups(
     averaged = average_neighbors(sample, settings.neighbors)
     largest = max(int(settings.max_topic_share * len(sample)), 2 * settings.min_cluster_size)
     groups = np.full(len(sample), NOISE, dtype=np.int64)
-    waiting = [_Part(np.arange(len(sample)), depth=0, is_group=False)]
+    waiting = [(np.arange(len(sample)), 0, False)]  # Documents; how deep; dense, or a rest.
     found = 0
     while waiting:
-        left = sum(len(part.rows) for part in waiting)
+        left = sum(len(part) for part, *_ in waiting)
         report(1 - 0.8 * left / len(sample), f"{found} dense groups, {left} documents to cluster")
-        part = waiting.pop()
-        labels = _cluster(averaged[part.rows], settings)
-        if part.is_group and labels.max() == NOISE:  # dense all over: cut it evenly
-            pieces = -(-len(part.rows) // largest)
-            labels = split(sample[part.rows], pieces, settings.seed)
+        rows, depth, is_group = waiting.pop()
+        labels = _cluster(averaged[rows], settings)
+        if is_group and labels.max() == NOISE:  # dense all over: cut it evenly
+            labels = split(sample[rows], -(-len(rows) // largest), settings.seed)
         for label in range(NOISE, labels.max() + 1):
-            members = part.rows[labels == label]
-            if largest < len(members) < len(part.rows) and part.depth < DEPTH:
-                waiting.append(_Part(members, part.depth + 1, is_group=label != NOISE))
+            members = rows[labels == label]
+            if largest < len(members) < len(rows) and depth < DEPTH:
+                waiting.append((members, depth + 1, label != NOISE))
             elif label != NOISE and len(members):
                 groups[members] = found
                 found += 1
@@ -202,12 +190,8 @@ def _split(groups: np.ndarray, sample: np.ndarray, settings: TopicModelSettings)
     """Splits the groups with most documents a piece until there are `min_topics` pieces."""
     sizes = np.bincount(groups[groups != NOISE])
     pieces = np.ones(len(sizes), dtype=np.int64)
-    heap = [(-float(size), group) for group, size in enumerate(sizes)]
-    heapq.heapify(heap)
     while pieces.sum() < settings.min_topics:
-        _, group = heapq.heappop(heap)
-        pieces[group] += 1
-        heapq.heappush(heap, (-sizes[group] / pieces[group], group))
+        pieces[(sizes / pieces).argmax()] += 1
     parts = np.full(len(groups), NOISE, dtype=np.int64)
     for group in range(len(sizes)):
         members = groups == group
@@ -269,7 +253,6 @@ def fit_topic_model(
         embedder: Name of the embedder, kept with the model.
 
     Raises:
-        TypeError: `texts` is an iterator.
         ValueError: Texts and embeddings do not match, are too few, or hold too few words.
 
     **Privacy** Reads public documents only; the topics cost nothing.
@@ -278,7 +261,7 @@ def fit_topic_model(
     Sharma and Li 2019 (keywords near the embedding).
     """
     report = progress or (lambda *_: None)
-    _check(texts, embeddings, settings)
+    _check(embeddings, settings)
     topics = _dense_topics(embeddings, settings, lambda s, said: report(CLUSTERING_SHARE * s, said))
     for done in range(settings.refinements):
         share = CLUSTERING_SHARE + 0.1 * done / settings.refinements
@@ -304,18 +287,9 @@ def fit_topic_model(
     )
 
 
-def _check(texts: Iterable[str], embeddings: np.ndarray, settings: TopicModelSettings) -> None:
+def _check(embeddings: np.ndarray, settings: TopicModelSettings) -> None:
     if embeddings.ndim != 2:
         raise ValueError(f"Expected embeddings of shape (N, d), got {embeddings.shape}.")
-    if isinstance(texts, Iterator):
-        raise TypeError(
-            "Expected texts that can be read twice, got an iterator. Pass a sequence, or an object "
-            "whose __iter__ begins again."
-        )
-    if isinstance(texts, Sized) and len(texts) != len(embeddings):
-        raise ValueError(
-            f"Expected one embedding for each text, got {len(embeddings)} for {len(texts)} texts."
-        )
     if len(embeddings) < 2 * settings.min_topics:
         raise ValueError(
             f"Expected at least {2 * settings.min_topics} documents for {settings.min_topics} "

@@ -22,7 +22,6 @@ MAX_DISTINCT_WORDS = 1_000_000
 """Words held at once while the vocabulary is counted; beyond, those seen once are forgotten."""
 
 SMALL_CORPUS_SHARE = 0.01
-CHUNK_DOCUMENTS = 1_024
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _ADDRESSES = re.compile(r"\S*(?:@|://|www\.)\S*")
@@ -76,14 +75,9 @@ def count_words(
     vocabulary = _vocabulary(texts, topics, settings)
     column = {word: index for index, word in enumerate(vocabulary)}
     counts = np.zeros((n_topics, len(vocabulary)), dtype=np.uint32)
-    cells: list[int] = []
-    for number, (topic, words) in enumerate(_counted(texts, topics, settings)):
-        row = topic * len(vocabulary)
-        cells += [row + column[word] for word in words if word in column]
-        if number % CHUNK_DOCUMENTS == CHUNK_DOCUMENTS - 1:
-            np.add.at(counts.reshape(-1), cells, 1)
-            cells = []
-    np.add.at(counts.reshape(-1), np.asarray(cells, dtype=np.int64), 1)
+    for topic, words in _counted(texts, topics, settings):
+        columns = [column[word] for word in words if word in column]
+        np.add.at(counts[topic], np.array(columns, dtype=np.int64), 1)
     return TopicWords(vocabulary, counts)
 
 
@@ -137,7 +131,6 @@ _MORE_STOP_WORDS = frozenset({
 """Pieces of contractions, words as empty as the listed ones, and the mark of an unknown word."""
 
 
-EMBEDDED_AT_ONCE = 4_096
 SAME_STEM_LETTERS = 5
 SAME_STEM_SHARE = 2 / 3
 CONTAINED_LETTERS = 4
@@ -169,7 +162,7 @@ def choose_keywords(
     """
     candidates = [ranked[: settings.candidates] for ranked in telling_words(words)]
     needed = np.unique(np.concatenate(candidates))
-    vectors = _embedded([words.vocabulary[index] for index in needed], embed_words)
+    vectors = unit_rows(embed_words([words.vocabulary[index] for index in needed]))
     chosen = []
     for topic, columns in enumerate(candidates):
         own = vectors[np.searchsorted(needed, columns)]
@@ -264,11 +257,3 @@ def _singular(word: str) -> str:
     if word.endswith(("ses", "xes", "ches", "shes")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us")) else word
-
-
-def _embedded(
-    words: Sequence[str], embed_words: Callable[[Sequence[str]], np.ndarray]
-) -> np.ndarray:
-    starts = range(0, len(words), EMBEDDED_AT_ONCE)
-    parts = [embed_words(words[start : start + EMBEDDED_AT_ONCE]) for start in starts]
-    return unit_rows(np.concatenate(parts))

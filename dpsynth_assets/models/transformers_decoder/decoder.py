@@ -1,6 +1,6 @@
 """A transformers model as a decoder: prompts cached once, documents continued and restarted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from dpsynth_assets.models.decoding.protocol import (
     COUNTS,
     Decoder,
-    PrefixGroup,
     Reading,
     StateReading,
     attention_limit,
@@ -26,7 +25,7 @@ from dpsynth_assets.models.transformers_decoder.cuda_norms import fuse_norms
 from dpsynth_assets.models.transformers_decoder.memory import (
     ROW_MULTIPLE,
     filled_up,
-    most_bytes,
+    peak_bytes,
     room_on,
     rows_within,
     seen_columns,
@@ -181,7 +180,7 @@ class PackedContexts:
         }
         self._count = len(prompts)
         groups = prefix_groups(prompts, reading.public_prefixes)
-        rows = sum(filled_up(len(group.prompts), rows_per_prefill) for group in groups)
+        rows = sum(filled_up(len(own), rows_per_prefill) for own in groups.values())
         columns = self._seen_columns(reading.columns)
         self._cache = RowwiseCache(rows=rows, columns=columns)
         captured = cuda_graphs and self._device.type == "cuda"
@@ -245,21 +244,24 @@ class PackedContexts:
         return output.logits[:, -1].float()
 
     def _prefill(
-        self, prompts: Sequence[Sequence[int]], groups: Sequence[PrefixGroup], rows_per_pass: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        groups: Mapping[tuple[int, ...], list[int]],
+        rows_per_pass: int,
     ) -> "torch.Tensor":
         """Fills the left edge of the cache group by group; returns the row of each prompt."""
         import torch
 
         row_of = torch.zeros(len(prompts), dtype=torch.long)
         first = 0
-        for group in groups:
-            own = [list(prompts[index]) for index in group.prompts]
+        for prefix, members in groups.items():
+            own = [list(prompts[index]) for index in members]
             rows = slice(first, first + filled_up(len(own), rows_per_pass))
             taken = slice(first, first + len(own))
-            row_of[list(group.prompts)] = torch.arange(taken.start, taken.stop)
+            row_of[members] = torch.arange(taken.start, taken.stop)
             self._lengths[taken] = torch.tensor([len(p) for p in own], device=self._device)
             self._last_tokens[taken] = torch.tensor([p[-1] for p in own], device=self._device)
-            self._prefill_group(own, len(group.prefix), rows, rows_per_pass)
+            self._prefill_group(own, len(prefix), rows, rows_per_pass)
             first = rows.stop
         return row_of
 
@@ -365,8 +367,7 @@ class TransformersDecoder(Decoder):
 
     def _taken(self, rows: int, tokens: int) -> int:
         """Bytes of contexts, of which only the sum of prompt and document is known."""
-        kind = self.device.type
-        return most_bytes(self.model.config, rows, tokens, self.dtype, device_type=kind)
+        return peak_bytes(self.model.config, rows, tokens, 0, self.dtype, self.device.type)
 
     def hidden_states(
         self, texts: Sequence[Sequence[int]], reading: StateReading

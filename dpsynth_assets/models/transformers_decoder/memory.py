@@ -101,14 +101,13 @@ def peak_bytes(
     prompt_columns: int,
     new_tokens: int,
     dtype: "torch.dtype",
-    *,
     device_type: str = "cuda",
-    rows_per_prefill: int = 16,
 ) -> int:
     """Counts what contexts take at most besides the weights: cache, and the largest pass.
 
     The largest is a prefill pass, the copy that drops filler rows, or a decoding pass with its
-    logits. On CUDA a graph keeps the memory of a pass.
+    logits. On CUDA a graph keeps the memory of a pass. Where only the sum of prompt and document is
+    known, a prompt as long as the whole bounds it.
 
     Args:
         config: The transformers configuration.
@@ -117,7 +116,6 @@ def peak_bytes(
         new_tokens: T, tokens of a document at most.
         dtype: Number type of the weights.
         device_type: `cuda` or `cpu`.
-        rows_per_prefill: Rows of a prefill pass.
 
     Returns:
         Bytes. Prompts of several public prefixes take up to 15 rows more for each.
@@ -127,26 +125,11 @@ def peak_bytes(
     sizes, columns = _Sizes.of(config), prompt_columns + new_tokens
     cache = cache_bytes(config, rows, columns, dtype, device_type)
     passes = (
-        _prefill_bytes(sizes, rows_per_prefill, prompt_columns, dtype.itemsize),
+        _prefill_bytes(sizes, ROW_MULTIPLE, prompt_columns, dtype.itemsize),
         cache // (2 * sizes.layers),
-        _step_bytes(
-            sizes,
-            filled_up(rows, ROW_MULTIPLE),
-            columns,
-            dtype.itemsize,
-        ),
+        _step_bytes(sizes, filled_up(rows, ROW_MULTIPLE), columns, dtype.itemsize),
     )
     return cache + max(passes)
-
-
-def most_bytes(
-    config: Any, rows: int, tokens: int, dtype: "torch.dtype", *, device_type: str = "cuda"
-) -> int:
-    """Bounds `peak_bytes` where only the sum of prompt and document is known.
-
-    A prompt is as long as the whole.
-    """
-    return peak_bytes(config, rows, tokens, 0, dtype, device_type=device_type)
 
 
 def rows_within(room: int, taken: Callable[[int, int], int], most: int, tokens: int) -> int:

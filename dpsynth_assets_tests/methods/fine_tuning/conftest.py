@@ -16,9 +16,9 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model

@@ -17,8 +17,10 @@ from dpsynth_assets.methods.fine_tuning.conditions import conditioning, training
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
+from dpsynth_assets.models.conditional_generator.generator import (
+    FORMAT_FILE,
+    load_conditional_generator,
+)
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 SMALL = {"steps": 3, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}

@@ -8,8 +8,8 @@ from dpsynth_assets.methods.fine_tuning.conditions import conditioning, generato
 from dpsynth_assets.methods.fine_tuning.generators import public_pairs
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates, default_templates
 from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.public_base.making import generator_manifest
 from dpsynth_assets_tests.methods.fine_tuning.conftest import (
     LANGUAGE_MODEL,

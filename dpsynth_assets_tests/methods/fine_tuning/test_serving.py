@@ -17,7 +17,7 @@ from dpsynth_assets.methods.fine_tuning.writing import GeneratorWeights, open_wr
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets_tests.methods.test_text_form import DECLARED

@@ -274,10 +274,9 @@ def test_samples_follow_the_schema_and_go_on_where_a_text_stands(decoder, model,
     prompts = [[model.pad_token_id], [model.pad_token_id, *begun], [model.pad_token_id]]
     sampled = sample_documents(
         decoder,
+        model,
         prompts,
         Sampling(max_new_tokens=LONGEST, seed=3),
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
         texts=[constraint.open(), constraint.open(begun), constraint.open()],
     )
     texts = [model.decode(document.tokens) for document in sampled]

@@ -10,6 +10,7 @@ from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 
 CHANGES = {"max_document_tokens": 12, "min_tokens_for_new_document": 2, "public_top_k": 100}
 
@@ -30,6 +31,6 @@ def test_a_run_refuses_rounding_that_is_not_charged_whoever_calls_it(cases):
     terms = replace(cases.terms(), language_model=None)
     method = bound_method("mean_uniform", {"logit_slack": 0.0}, terms)
     public = PublicInputs(language_model=CopyingModel())
-    task = method.drawn_by(public, 10, None)
+    stage = method.plan(3.0).stage(CANDIDATE_CORPUS)
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
-        _ = task.decoder
+        _ = method.drawing(stage, public, 1).decoder

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dpsynth_assets.models.conditional_generator import (
-    generator as sampling,
+from dpsynth_assets.models.conditional_generator import generator as sampling
+from dpsynth_assets.models.conditional_generator.generator import (
     load_conditional_generator,
     per_example_loss,
 )

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED, condition_text
-from dpsynth_assets.models.conditional_generator.generator import per_example_loss
+from dpsynth_assets.models.conditional_generator.generator import (
+    load_conditional_generator,
+    per_example_loss,
+)
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets_tests.models.conditional_generator.conftest import encoded
 

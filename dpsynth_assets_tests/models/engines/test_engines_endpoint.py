@@ -107,7 +107,7 @@ def test_texts_come_back_in_the_order_of_their_prompts(server, engine):
     generations = engine.generate(prompts, SAMPLING, provenance=Provenance.RELEASED)
     assert [g.text for g in generations] == [prompt.upper() for prompt in prompts]
     assert [g.finished for g in generations] == [False] * 20 + [True]
-    assert engine.usage.requests == 21
+    assert engine.spent["requests"] == 21
 
 
 def test_the_request_says_what_the_sampling_says(server, engine):
@@ -181,7 +181,7 @@ def test_busy_and_broken_answers_are_tried_again(server, engine):
     server.script = [(429, {"retry-after": "7"}), (500, {}), (503, {"retry-after": "soon"})]
     assert engine.generate(["x"], SAMPLING, **PUBLIC)[0].text == "X"
     assert len(server.requests) == 4
-    assert engine.usage.retries == 3
+    assert engine.spent["retries"] == 3
     retry_after, second, third = engine.waits
     assert retry_after == 7
     assert 0.5 <= second <= 1
@@ -232,9 +232,9 @@ def test_tokens_cost_what_the_prices_say(server, monkeypatch):
     prices = {"price_per_million_prompt_tokens": 2.0, "price_per_million_new_tokens": 10.0}
     engine = make(server, monkeypatch, **prices)
     engine.generate(["x"] * 5, SAMPLING, **PUBLIC)
-    usage = engine.usage
-    assert (usage.prompt_tokens, usage.new_tokens) == (50, 20)
-    assert usage.cost == pytest.approx((50 * 2 + 20 * 10) / 1e6)
+    spent = engine.spent
+    assert (spent["prompt_tokens"], spent["new_tokens"]) == (50, 20)
+    assert spent["cost"] == pytest.approx((50 * 2 + 20 * 10) / 1e6)
 
 
 def test_nothing_starts_once_the_limit_is_spent(server, monkeypatch):

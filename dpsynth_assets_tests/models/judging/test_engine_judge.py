@@ -51,7 +51,7 @@ class Reader(Answers):
 
     def _answer(self, prompt):
         text = prompt.split("Text:\n")[1].split("\n\nJSON:")[0]
-        self.usage.answered(9, 2)
+        self.usage.add(requests=1, prompt_tokens=9, new_tokens=2)
         if text in self.control:
             return Generation(f'{{"overall": {self.control[text]}}}', (), True)
         return super()._answer(prompt)
@@ -98,7 +98,7 @@ def test_a_judge_that_cannot_tell_sentences_from_shuffled_words_judges_no_row(mi
 
 def test_controls_are_judged_once_and_stand_in_the_facts_with_the_cost():
     engine = Reader(plain=8, mixed=2)
-    engine.usage.answered(100, 100)  # of another corpus
+    engine.usage.add(requests=1, prompt_tokens=100, new_tokens=100)  # of another corpus
     judge = EngineJudge(engine)
     for _ in range(2):
         assert [v.accepted for v in judge.judge(["score 9", "score 1"])] == [True, False]

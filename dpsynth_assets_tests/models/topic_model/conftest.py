@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModelSettings, fit_topic_model
+from dpsynth_assets.models.topic_model.fitting import fit_topic_model
+from dpsynth_assets.models.topic_model.model import TopicModelSettings
 
 DIMENSION = 24
 TOPICS = 6

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModelSettings, fitting
+from dpsynth_assets.models.topic_model import fitting
 from dpsynth_assets.models.topic_model.fitting import (
     NOISE,
     average_neighbors,
@@ -9,6 +9,7 @@ from dpsynth_assets.models.topic_model.fitting import (
     principal_components,
     split,
 )
+from dpsynth_assets.models.topic_model.model import TopicModelSettings
 from dpsynth_assets_tests.models.topic_model.conftest import unit
 
 

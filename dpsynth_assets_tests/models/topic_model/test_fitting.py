@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModelSettings, fit_topic_model
+from dpsynth_assets.models.topic_model.fitting import fit_topic_model
+from dpsynth_assets.models.topic_model.model import TopicModelSettings
 from dpsynth_assets_tests.models.topic_model.conftest import OWN_WORDS, TOPICS, unit
 
 
@@ -108,8 +109,6 @@ def test_text_without_any_dense_group_still_gets_topics(corpus, settings):
 
 def test_bad_input_is_refused_in_one_line(corpus, settings):
     cases = {
-        "read twice": {"texts": iter(corpus.texts)},
-        "one embedding for each text": {"texts": corpus.texts[:-1]},
         "one text for each embedding": {"texts": Lazy(corpus.texts[:-1])},
         "shape": {"embeddings": corpus.embeddings[0]},
         "unit length": {"embeddings": 2 * corpus.embeddings},
@@ -117,7 +116,7 @@ def test_bad_input_is_refused_in_one_line(corpus, settings):
         "words": {"texts": ["of the 12"] * len(corpus.texts)},
     }
     for expected, changes in cases.items():
-        with pytest.raises((ValueError, TypeError), match=expected) as caught:
+        with pytest.raises(ValueError, match=expected) as caught:
             fit(corpus, settings, **changes)
         assert "\n" not in str(caught.value)
 

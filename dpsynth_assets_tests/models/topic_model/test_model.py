@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import fit_topic_model
+from dpsynth_assets.models.topic_model.fitting import fit_topic_model
 from dpsynth_assets_tests.models.topic_model.conftest import DIMENSION, TOPICS, unit
 
 

@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModel
-from dpsynth_assets.models.topic_model.model import TopicModelError
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelError
 
 
 @pytest.fixture

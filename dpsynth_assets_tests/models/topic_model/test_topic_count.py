@@ -1,7 +1,7 @@
 import numpy as np
 
-from dpsynth_assets.models.topic_model import TopicModelSettings
 from dpsynth_assets.models.topic_model.fitting import NOISE, mean_directions, within_bounds
+from dpsynth_assets.models.topic_model.model import TopicModelSettings
 from dpsynth_assets_tests.models.topic_model.conftest import unit
 
 

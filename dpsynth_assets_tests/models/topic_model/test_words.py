@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModelSettings, keywords
+from dpsynth_assets.models.topic_model import keywords
 from dpsynth_assets.models.topic_model.fitting import NOISE
 from dpsynth_assets.models.topic_model.keywords import count_words, words_of
+from dpsynth_assets.models.topic_model.model import TopicModelSettings
 
 EVERY_WORD = TopicModelSettings(min_word_documents=1)
 TEXTS = [
@@ -57,10 +58,3 @@ def test_a_word_of_one_document_is_no_keyword_of_a_large_corpus():
     texts[0] += " fingerprint"
     counted = count_words(texts, np.zeros(600, dtype=np.int64), 1, TopicModelSettings())
     assert "fingerprint" not in counted.vocabulary
-
-
-def test_counting_in_chunks_loses_nothing(monkeypatch):
-    topics = np.arange(4) % 2
-    whole = count_words(TEXTS, topics, 2, EVERY_WORD)
-    monkeypatch.setattr(keywords, "CHUNK_DOCUMENTS", 1)
-    np.testing.assert_array_equal(count_words(TEXTS, topics, 2, EVERY_WORD).counts, whole.counts)
