@@ -9,7 +9,7 @@ from dpsynth_assets.privacy.ledger.replacing import owner_folder
 
 
 class CheckpointFolders:
-    """A `RunCheckpoint` in a folder of its own."""
+    """A `Checkpoint` in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         """Uses, or creates, an owner-only folder."""

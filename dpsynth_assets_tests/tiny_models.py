@@ -200,3 +200,16 @@ def _log_frequencies(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str])
     counts = np.bincount(ids, minlength=len(tokenizer)).astype(np.float32) + 0.01
     counts[tokenizer.eos_token_id] = len(texts)
     return np.log(counts / counts.sum())
+
+
+def exact_decoder(shape: Any, table: Any, calibration: Any = (), kernel: Any = None) -> Any:
+    """Quantizes a checkpoint and opens it; see `calibrated_table` and `integer_weights`."""
+    import torch
+
+    from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
+    from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights
+
+    with torch.inference_mode():
+        quantized = calibrated_table(shape, table, calibration)
+        weights = integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel)
+        return ExactDecoder(shape, weights)

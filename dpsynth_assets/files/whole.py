@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from upath import UPath
 
@@ -263,3 +264,28 @@ def missing_room(needs: Sequence[tuple[str, Path, int]]) -> str | None:
 def _existing(place: Path) -> Path:
     """The folder itself, or the nearest one above it that exists and may be found."""
     return next(path for path in (place, *place.absolute().parents) if os.access(path, os.F_OK))
+
+
+class Checkpoint(Protocol):
+    """Owner-only files of one unfinished stage, from which a killed run resumes under its charge.
+
+    **Privacy** What lies here is part of the release that was paid for, and not shown to others
+    until the whole is committed. A run that dies draws again only what it had not checkpointed, so
+    nothing that depends on later draws may be shown (logs, progress, public losses included)
+    before the checkpoint that holds them is saved.
+    """
+
+    @property
+    def saved(self) -> Path | None:
+        """Folder of the last saved checkpoint; None at the first start."""
+
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """Makes an owner-only folder of the next checkpoint, or of the stage's files.
+
+        Args:
+            write: Puts the files into an empty folder. Called again, on an empty folder, once there
+                is room on a disk that was full: it must not change what it writes.
+        """
+
+    def save(self, folder: Path) -> None:
+        """Makes a filled folder the last checkpoint: whole or not at all, on disk at the end."""

@@ -23,6 +23,7 @@ import numpy as np
 from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
 from dpsynth_assets.attacks.audits.shared_passes import random_llama
 from dpsynth_assets.attacks.membership import CANARIES, DELTA, fair_coins, judge_scores
+from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
@@ -35,7 +36,7 @@ from dpsynth_assets.methods.evolution.secret_clusters import ClusterReleases, Pu
 from dpsynth_assets.methods.fine_tuning import Ctcl
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig
 from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
-from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs, silent
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, silent
 from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.privacy import dp_sgd, histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism

@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.files.whole import Room, bytes_of_texts
-from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
+from dpsynth_assets.files.whole import Checkpoint, Room, bytes_of_texts
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.work import (
     CONDITIONAL_GENERATOR,
     LANGUAGE_MODEL,

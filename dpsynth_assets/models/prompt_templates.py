@@ -342,7 +342,8 @@ class PromptedModel:
         begin = [] if inner.begin_token_id is None else [inner.begin_token_id]
         start = inner.encode(form.opening.replace("{label}", label_text))
         close = [*inner.encode(form.closing), self.end_token_id, *inner.encode(form.separator)]
-        last = [*start, *self._public_ids(self._templates.opening(label_text))]
+        opening = self._templates.opening(label_text)
+        last = [*start, *(self._public_ids(opening) if opening else ())]
         if examples:
             return [begin + start, *[close + start] * (examples - 1), close + last]
         shown: list[int] = []

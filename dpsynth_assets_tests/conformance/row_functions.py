@@ -195,11 +195,12 @@ def states() -> dict[str, Moved]:
 def logits() -> dict[str, Moved]:
     import torch
 
-    from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
+    from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
     from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+    from dpsynth_assets_tests.tiny_models import exact_decoder
 
     model, prompts, steps = tiny_llama(), token_texts(20, 24), 3
-    exact = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
+    exact = exact_decoder(LlamaShape.of(model.config), model.state_dict())
 
     def decode(order: np.ndarray, contexts_of: Callable[..., Any]) -> np.ndarray:
         contexts = contexts_of([prompts[i] for i in order])
@@ -231,7 +232,8 @@ def private_prediction() -> dict[str, Moved]:
         GenerationRules,
         generate_documents,
     )
-    from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
+    from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
+    from dpsynth_assets_tests.tiny_models import exact_decoder
 
     model, prefix, end = tiny_llama(), [5, 6, 7], 1
     prompts = [prefix + text for text in token_texts(20, 20)]
@@ -254,7 +256,7 @@ def private_prediction() -> dict[str, Moved]:
         return np.concatenate(seen, axis=1)
 
     shape = LlamaShape.of(model.config)
-    sound, place, number = (ExactDecoder.of(shape, model.state_dict()) for _ in range(3))
+    sound, place, number = (exact_decoder(shape, model.state_dict()) for _ in range(3))
     for decoder, following in ((place, _ByPlace), (number, _ByNumber)):
         layer = decoder.weights.layers[1]
         object.__setattr__(layer, "down", following(layer.down))

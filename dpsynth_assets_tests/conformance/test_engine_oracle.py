@@ -20,7 +20,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
-from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
+from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
 from dpsynth_assets.privacy.batch_terms import BatchTerms
@@ -29,7 +29,7 @@ from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets_tests.tiny_models import random_llama
+from dpsynth_assets_tests.tiny_models import exact_decoder, random_llama
 
 BOUND, TEMPERATURE, SIZE = 5.3, 1.3, 4
 DIFFERENCE_BOUND, TOP_K = 0.7, 9
@@ -274,7 +274,7 @@ def test_documents_of_the_exact_decoder_equal_those_of_contexts_read_alone(
     monkeypatch, model, selector, oracle
 ):
     """The same draws from one context at a time: the same tokens, private and public, and cost."""
-    decoder = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
+    decoder = exact_decoder(LlamaShape.of(model.config), model.state_dict())
     inputs = np.random.default_rng(4)
     prompts = [
         [[3, 4, *inputs.integers(3, VOCABULARY, inputs.integers(1, 11))] for _ in range(count)]

@@ -21,7 +21,6 @@ from dpsynth_assets.models.exact_decoder.attention import (
     query_limit,
 )
 from dpsynth_assets.models.exact_decoder.contexts import ExactContexts
-from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
 from dpsynth_assets.models.exact_decoder.integer_products import (
     EXACT_INTEGERS,
     KERNELS,
@@ -36,6 +35,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.weights import LlamaShape, computes_folder
 from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.tiny_models import exact_decoder
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
 CONFIG = LlamaConfig(
@@ -67,7 +67,7 @@ def calibration():
 
 @pytest.fixture(scope="module")
 def decoder(model, calibration):
-    return ExactDecoder.of(SHAPE, model.state_dict(), calibration)
+    return exact_decoder(SHAPE, model.state_dict(), calibration)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_logits_are_close_to_those_of_transformers(model, decoder, prompts, toge
 
 
 def test_calibration_changes_precision_and_not_the_model(model, prompts, together):
-    plain = decoded(ExactDecoder.of(SHAPE, model.state_dict()), prompts)
+    plain = decoded(exact_decoder(SHAPE, model.state_dict()), prompts)
     assert not torch.equal(plain, together)
     assert (plain - together).square().mean() < 0.01 * together.square().mean()
 
@@ -158,7 +158,7 @@ def test_a_shared_prefix_is_read_once_and_changes_nothing(decoder, prompts, monk
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_computes_the_same_bits(model, calibration, prompts, together, kernel):
     require_exact(kernel)
-    other = ExactDecoder.of(SHAPE, model.state_dict(), calibration, kernel)
+    other = exact_decoder(SHAPE, model.state_dict(), calibration, kernel)
     assert_equal_bits(decoded(other, prompts), together)
 
 
@@ -324,7 +324,7 @@ model = AutoModelForCausalLM.from_config(tests.CONFIG).eval().requires_grad_(Fal
 generator = torch.Generator().manual_seed(1)
 lengths = torch.randint(1, tests.COLUMNS + 1, (tests.ROWS,), generator=generator).tolist()
 prompts = [torch.randint(131, (n,), generator=generator).tolist() for n in lengths]
-decoder = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3])
+decoder = tests.exact_decoder(tests.SHAPE, model.state_dict(), prompts[:3])
 together = tests.decoded(decoder, prompts, threads=3)
 tests.assert_equal_bits(tests.decoded(decoder, prompts[::-1]), together.flip(1))
 tests.assert_equal_bits(tests.decoded(decoder, prompts[6:]), together[:, 6:])
@@ -333,7 +333,7 @@ tests.assert_equal_bits(tests.decoded(decoder, prompts, tokens_per_pack=9), toge
 tests.assert_equal_bits(tests.decoded(decoder, prompts, threads=1, max_new_tokens=40), together)
 for kernel in tests.KERNELS:
     if tests.is_exact(kernel, (64, 576)):
-        other = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
+        other = tests.exact_decoder(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
         tests.assert_equal_bits(tests.decoded(other, prompts), together)
 for bags in (True, False):
     tests.attention._bags_pay = lambda _: bags

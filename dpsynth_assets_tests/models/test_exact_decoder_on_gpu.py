@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 from dpsynth_assets.models.decoding.protocol import Reading, StateReading
 from dpsynth_assets.models.exact_decoder import gpu_decoder
-from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
+from dpsynth_assets.models.exact_decoder.decoder import calibrated_table
+from dpsynth_assets_tests.tiny_models import exact_decoder
 from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, LlamaShape
 
 place = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,7 +28,7 @@ shape, random = LlamaShape.of(config), np.random.default_rng(0)
 torch.manual_seed(0)
 table = AutoModelForCausalLM.from_config(config).state_dict()
 prompts = [random.integers(131, size=n).tolist() for n in (1, 66, 9)]  # two blocks of columns
-processor = ExactDecoder.of(shape, table, prompts)
+processor = exact_decoder(shape, table, prompts)
 quantized = calibrated_table(shape, table, prompts)
 device = gpu_decoder.DeviceDecoder(shape, table[EMBEDDINGS], quantized, place)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.methods.evolution.apis import TextApi
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.population import (
@@ -30,7 +31,7 @@ from dpsynth_assets.methods.evolution.population import (
     voted_frame,
     with_variations,
 )
-from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 
 if TYPE_CHECKING:

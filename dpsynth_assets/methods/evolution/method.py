@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.files.whole import Room, bytes_of_texts
+from dpsynth_assets.files.whole import Checkpoint, Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts
@@ -23,7 +23,7 @@ from dpsynth_assets.methods.evolution.population import (
     read_generations,
 )
 from dpsynth_assets.methods.evolution.prompts import PromptError
-from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
     RowFilter,

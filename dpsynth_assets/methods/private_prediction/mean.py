@@ -136,10 +136,8 @@ class InvisibleInk(MeanPrediction[InvisibleInkConfig]):
     # Small batches suffice it.
     advice = Advice(defaults=suited({}), candidates=batch_candidates(name, sizes=(8,)))
 
-    @property
-    def compares_with_public_prompts(self) -> bool:
-        """Always: differences are from the logits of a public prompt."""
-        return True
+    compares_with_public_prompts = True
+    """Differences are from the logits of a public prompt."""
 
     @property
     def tail(self) -> Tail:
@@ -224,15 +222,10 @@ class MeanSvt(BatchPrediction[MeanSvtConfig]):
         ),
     )
 
-    @property
-    def compares_with_public_prompts(self) -> bool:
-        """Always: every token is compared with public text."""
-        return True
-
-    @property
-    def draws_apart(self) -> bool:
-        """Always: public tokens are not drawn privately."""
-        return True
+    compares_with_public_prompts = True
+    """Every token is compared with public text."""
+    draws_apart = True
+    """Public tokens are not drawn privately."""
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds how many tested private tokens a batch may draw at `target_epsilon`.

@@ -1,6 +1,5 @@
 """Median aggregation of clipped logits: no planned cost, an ex-post bound for what was drawn."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -37,25 +36,20 @@ class MedianTokens(BatchTokens):
     def event(self) -> None:
         """Has no price beforehand: the bound depends on the data and on what is drawn."""
 
-    def opened(
-        self,
-        meter: PrivateTokenMeter,
-        batches: Sequence[int] = (),
-        costs: RealisedCosts | None = None,
-        /,
-    ) -> TokenSelector:
+    def opened(self, meter: PrivateTokenMeter, *of_run: Any) -> TokenSelector:
         """Draws by medians, and adds what each draw cost."""
-        indices, known = np.asarray(batches, dtype=np.int64), cast("RealisedCosts", costs)
+        batches, costs = of_run
+        indices = np.asarray(batches, dtype=np.int64)
 
         def select(
             logits: Any, batch_of_row: Any, active: np.ndarray, _: Any, allowed: Any = None
         ) -> Draws:
             draw = meter.spent[active]
             tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
-            known.by_batch[indices[active]] += gamma
+            costs.by_batch[indices[active]] += gamma
             others = np.delete(indices, active)
-            known.by_batch[others] += self.mechanism.moved_by_slack(len(active))
-            known.by_draw[indices[active], draw] = gamma
+            costs.by_batch[others] += self.mechanism.moved_by_slack(len(active))
+            costs.by_draw[indices[active], draw] = gamma
             return Draws.all_private(tokens)
 
         return select

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import (
     ClusterHistogram,
@@ -19,7 +20,6 @@ from dpsynth_assets.methods.cluster_histogram import (
     count_by_label_and_center,
 )
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,

@@ -177,11 +177,7 @@ def declared_vocabulary(declared: LanguageModelSpec | None) -> int | None:
         return None
     if declared.kind == "smollm2":
         return SMOLLM2_VOCABULARY
-    return _vocabulary_of_folder(Path(declared.model or "").expanduser())
-
-
-def _vocabulary_of_folder(folder: Path) -> int | None:
-    """Reads `vocab_size` of a folder in the transformers format, or of its text part."""
+    folder = Path(declared.model or "").expanduser()
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         own = config.get("text_config") or config

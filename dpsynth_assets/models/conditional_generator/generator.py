@@ -25,7 +25,7 @@ from dpsynth_assets.models.conditional_generator.encoding import (
     PairEncoder,
     PromptedEncoder,
 )
-from dpsynth_assets.models.decoding import Contexts, attention_limit
+from dpsynth_assets.models.decoding import Contexts
 from dpsynth_assets.models.decoding.token_draws import uniforms
 from dpsynth_assets.models.decoding.writing import WritingRules, write_rows
 from dpsynth_assets.models.engines.protocol import Sampling
@@ -290,19 +290,15 @@ def _buffer(like: Any, columns: int) -> Any:
     return like.new_zeros((*like.shape[:2], columns, like.shape[-1]))
 
 
-_PROMPT_COLUMNS_STEP = 16
-
-
 def _opened(
     generator: ConditionalGenerator, prompts: Sequence[Sequence[int]], steps: int
 ) -> Contexts:
     """Reads each of R prompts, with room for `steps` tokens."""
     if generator.has_encoder:
         return EncodedContexts(generator, prompts, steps)
-    longest = max(len(prompt) for prompt in prompts)
-    return TransformersDecoder(generator.model).open(
-        prompts, prompt_columns=_prompt_columns(generator, longest, steps), max_new_tokens=steps
-    )
+    longest = max(map(len, prompts))
+    decoder = TransformersDecoder(generator.model)
+    return decoder.open(prompts, prompt_columns=longest, max_new_tokens=steps)
 
 
 class EncodedContexts:
@@ -358,10 +354,3 @@ def _encode(
         input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
     )
     return states.last_hidden_state, inputs["attention_mask"]
-
-
-def _prompt_columns(generator: ConditionalGenerator, longest: int, steps: int) -> int:
-    """Columns of prompts, rounded up as far as the model has positions for it."""
-    rounded = -(-longest // _PROMPT_COLUMNS_STEP) * _PROMPT_COLUMNS_STEP
-    limit = attention_limit(generator.config)
-    return rounded if limit is None else max(longest, min(rounded, limit - steps))

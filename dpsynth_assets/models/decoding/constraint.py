@@ -152,7 +152,7 @@ class ConstrainedText:
     def _without_shorter(self, allowed: np.ndarray, certain: bytes) -> np.ndarray:
         """Leaves of the tokens that spell a part of the certain bytes the longest one."""
         follow = self._that_follow(np.flatnonzero(allowed).tolist())
-        spelled = {token: self._spelling(token) for token in follow}
+        spelled: dict[int, bytes] = {each: self._tokens.decode_bytes([each]) for each in follow}
         within = [token for token, spelling in spelled.items() if certain.startswith(spelling)]
         longest = max(within, key=lambda token: len(spelled[token]), default=None)
         beyond = [token for token in spelled if token not in within]
@@ -162,9 +162,6 @@ class ConstrainedText:
         """Those that the matcher takes: beside bytes that no token spells its mask tells others."""
         known = [token for token in tokens if token < self._width]
         return [token for token in known if self._matcher.validate_tokens([token]) == 1]
-
-    def _spelling(self, token: int) -> bytes:
-        return self._tokens.decode_bytes([token])
 
     def take(self, token: int) -> None:
         """Appends a token; after the end token no other.

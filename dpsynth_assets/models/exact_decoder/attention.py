@@ -88,7 +88,9 @@ class KeyValueCache:
         if self.columns > before:
             for index, stored in enumerate(self.layers):
                 self.layers[index] = self._empty()
-                _copy(stored.first(before), self.layers[index].first(before))
+                views = zip(stored.first(before), self.layers[index].first(before), strict=True)
+                for read, written in views:
+                    written.copy_(read)
 
     def write(
         self,
@@ -112,16 +114,11 @@ class KeyValueCache:
         own.values[rows, :, positions, :depth] = integers[:, groups:]
         own.scales[rows, :, :, positions] = scales.view(-1, 2, groups)
 
-    def copy_prefix(self, source: int, rows: slice, columns: int) -> None:
-        """Copies the first columns of one row to other rows, in every layer."""
-        for layer in self.layers:
-            for stored in layer.first(columns):
-                stored[rows] = stored[source : source + 1].clone()
-
-    def begin_with(self, prefix: "KeyValueCache", columns: int) -> None:
-        """Copies the first columns of another cache of one row to every row."""
-        for own, read in zip(self.layers, prefix.layers, strict=True):
-            _copy(read.first(columns), own.first(columns))
+    def copy_prefix(self, read: "KeyValueCache", source: int, rows: slice, columns: int) -> None:
+        """Copies the first columns of one row of a cache to rows of this one, in every layer."""
+        for own, other in zip(self.layers, read.layers, strict=True):
+            for written, stored in zip(own.first(columns), other.first(columns), strict=True):
+                written[rows] = stored[source : source + 1].clone()
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drops every row but these, in this order; one layer at a time, so the peak is one."""
@@ -131,11 +128,6 @@ class KeyValueCache:
         for layer, stored in enumerate(self.layers):
             index = torch.tensor(rows, dtype=torch.long, device=stored.scales.device)
             self.layers[layer] = type(stored)(*(each.index_select(0, index) for each in stored))
-
-
-def _copy(source: Stored, target: Stored) -> None:
-    for read, written in zip(source, target, strict=True):
-        written.copy_(read)
 
 
 WEIGHT_TOTAL = 120_000

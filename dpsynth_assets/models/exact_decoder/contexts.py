@@ -137,7 +137,8 @@ class ExactContexts:
         shared = len(prefix)
         if shared:
             self._read([prefix], first_row, 0)
-            self._cache.copy_prefix(first_row, slice(first_row, first_row + len(prompts)), shared)
+            rows = slice(first_row, first_row + len(prompts))
+            self._cache.copy_prefix(self._cache, first_row, rows, shared)
         self._read([prompt[shared:] for prompt in prompts], first_row, shared)
 
     def _read(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
@@ -215,7 +216,7 @@ def _streams(
 
     begin, lengths = len(reading.begin), [len(text) for text in texts]
     cache = decoder.new_cache(rows=len(texts), columns=begin + max(lengths))
-    cache.begin_with(prefix, begin)
+    cache.copy_prefix(prefix, 0, slice(None), begin)
     pooled: dict[int, np.ndarray] = {}
 
     def receive(layer: int, stream: "torch.Tensor") -> None:

@@ -13,7 +13,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     ROUNDING,
     SMALLEST,
     IntegerProduct,
-    Kernel,
     quantized_rows,
 )
 from dpsynth_assets.models.exact_decoder.weights import (
@@ -87,7 +86,7 @@ class ExactDecoder(Decoder):
     capabilities = frozenset(Capability)
 
     def __init__(self, shape: LlamaShape, weights: Weights[IntegerProduct]) -> None:
-        """Takes weights that were quantized already; see `of` and `opening`."""
+        """Takes weights that were quantized already; see `calibrated_table` and `opening`."""
         import torch
 
         self.shape, self.weights = shape, weights
@@ -98,29 +97,6 @@ class ExactDecoder(Decoder):
         angles = torch.arange(shape.positions)[:, None] / shape.rotary_base**half
         self._cosines = torch.cat([angles.cos(), angles.cos()], 1).float()  # (positions, D)
         self._sines = torch.cat([-angles.sin(), angles.sin()], 1).float()
-
-    @classmethod
-    def of(
-        cls,
-        shape: LlamaShape,
-        table: Mapping[str, "torch.Tensor"],
-        calibration: Sequence[Sequence[int]] = (),
-        kernel: Kernel | None = None,
-    ) -> "ExactDecoder":
-        """Quantizes a checkpoint.
-
-        Args:
-            shape: Numbers of the model.
-            table: Weights by transformers' names.
-            calibration: Public texts as token ids. What their activations reach decides how
-                channels share precision with their weights; none: the checkpoint as it is.
-            kernel: What computes products; None takes the fastest that is exact.
-        """
-        import torch
-
-        with torch.inference_mode():
-            quantized = calibrated_table(shape, table, calibration)
-            return cls(shape, integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel))
 
     def new_cache(self, *, rows: int, columns: int) -> KeyValueCache:
         """Makes room for keys and values of `rows` contexts of `columns` tokens."""
@@ -376,7 +352,14 @@ def calibrated_table(
     table: Mapping[str, "torch.Tensor"],
     calibration: Sequence[Sequence[int]],
 ) -> "dict[str, torch.Tensor]":
-    """Quantizes a checkpoint after a look at activations on public texts; see `ExactDecoder.of`."""
+    """Quantizes a checkpoint.
+
+    Args:
+        shape: Numbers of the model.
+        table: Weights by transformers' names.
+        calibration: Public texts as token ids. What their activations reach decides how channels
+            share precision with their weights; none: the checkpoint as it is.
+    """
     quantized = quantized_table(shape, table, {})
     if not calibration:
         return quantized

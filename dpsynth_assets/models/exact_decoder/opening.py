@@ -65,7 +65,7 @@ def read_decoder(
     store: Path | None = None,
     device: str = "cpu",
 ) -> ExactDecoder:
-    """Reads a folder, quantized as `ExactDecoder.of` does it.
+    """Reads a folder, quantized as `calibrated_table` does it.
 
     Args:
         folder: A model in the transformers format.

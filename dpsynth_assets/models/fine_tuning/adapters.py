@@ -100,7 +100,7 @@ def multiply_in_integers(model: Any) -> None:
     """
     if any(each.device.type != "cpu" for each in model.parameters()):
         return
-    head = _output_layer(model)
+    head = getattr(model, "get_output_embeddings", lambda: None)()
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if _is_frozen_product(layer):
@@ -113,11 +113,6 @@ def restore_layers(model: Any) -> None:
         for name, layer in list(parent.named_children()):
             if isinstance(layer, _integer_linear()):
                 setattr(parent, name, layer.layer)
-
-
-def _output_layer(model: Any) -> Any:
-    find = getattr(model, "get_output_embeddings", None)
-    return None if find is None else find()
 
 
 def _is_frozen_product(layer: Any) -> bool:

@@ -124,14 +124,25 @@ Gradients = Iterator[tuple[Sequence["torch.Tensor"], Sequence["torch.Tensor"]]]
 """Parameters and their gradients, one pair a step."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateGradients:
-    """Noisy clipped gradients of true Poisson batches.
+def private_gradients(
+    model: Any,
+    examples: Sequence[Any] | SplitExamples,
+    loss: ExampleLoss,
+    mechanism: DpSgdMechanism,
+    settings: FineTuningSettings,
+) -> Gradients:
+    """Yields noisy mean clipped gradients of true Poisson batches; those without a record, noise.
 
-    Attributes:
-        mechanism: Charged for all its steps; its sums are exact where workers draw.
+    Args:
+        model: As it is trained.
+        examples: n examples, or those of all workers.
         loss: Losses of single examples.
+        mechanism: Charged for all its steps; its sums are exact where workers draw.
         settings: Micro-batches and arithmetic, the same for every worker.
+
+    Raises:
+        ValueError: Passes of several records need a declared slack, or sums of workers are not
+            exact.
 
     **Privacy** What a step yields is the mechanism's release; everything made of it is
     post-processing. Sorting a batch by length and cutting it into micro-batches changes no
@@ -141,50 +152,30 @@ class PrivateGradients:
     charge; they may not be seen before the stage is committed, and travel by the sensitive
     store.
     """
+    if callable(examples):
+        yield from _of_workers(model, examples, mechanism, settings)
+        return
+    if mechanism.most_in_company and mechanism.gradient_slack is None:
+        refuse_undeclared_slack(model)
+    clipped = _clipping(model, settings)
+    for batch in mechanism.batches(len(examples)):
+        together = mechanism.may_share_passes(len(batch))
+        size = part_size(len(batch), settings.micro_batch, clipped.threads) if together else 1
+        parts = _losses_of_parts(examples, batch, loss, size)
+        yield clipped.parameters, mechanism.private_gradient_of_losses(clipped, parts)
 
-    mechanism: DpSgdMechanism
-    loss: ExampleLoss
-    settings: FineTuningSettings
 
-    def gradients(self, model: Any, examples: Sequence[Any] | SplitExamples) -> Gradients:
-        """Yields noisy mean gradients; batches without a record yield noise.
+def _of_workers(
+    model: Any, examples: SplitExamples, mechanism: DpSgdMechanism, settings: FineTuningSettings
+) -> Gradients:
+    parameters = tuple(trainable_parameters(model).values())
 
-        Args:
-            model: As it is trained.
-            examples: n examples, or those of all workers.
+    def summed(sampled: SampledSum) -> np.ndarray:
+        weights = [each.detach().cpu().numpy() for each in parameters]
+        return examples(settings, sampled, weights)
 
-        Raises:
-            ValueError: Passes of several records need a declared slack, or sums of workers are not
-                exact.
-        """
-        if callable(examples):
-            return self._of_workers(model, examples)
-        return self._drawn_here(model, examples)
-
-    def _of_workers(self, model: Any, examples: SplitExamples) -> Gradients:
-        parameters = tuple(trainable_parameters(model).values())
-
-        def summed(sampled: SampledSum) -> np.ndarray:
-            weights = [each.detach().cpu().numpy() for each in parameters]
-            return examples(self.settings, sampled, weights)
-
-        for _ in range(self.mechanism.released_steps, self.mechanism.steps):
-            yield parameters, self.mechanism.private_gradient_of_workers(summed, parameters)
-
-    def _drawn_here(self, model: Any, examples: Sequence[Any]) -> Gradients:
-        if self.mechanism.most_in_company and self.mechanism.gradient_slack is None:
-            refuse_undeclared_slack(model)
-        clipped = _clipping(model, self.settings)
-        for batch in self.mechanism.batches(len(examples)):
-            parts = self._parts(examples, batch, clipped.threads)
-            yield clipped.parameters, self.mechanism.private_gradient_of_losses(clipped, parts)
-
-    def _parts(
-        self, examples: Sequence[Any], batch: np.ndarray, threads: int
-    ) -> Iterator[LossOfPart]:
-        together = self.mechanism.may_share_passes(len(batch))
-        size = part_size(len(batch), self.settings.micro_batch, threads) if together else 1
-        return _losses_of_parts(examples, batch, self.loss, size)
+    for _ in range(mechanism.released_steps, mechanism.steps):
+        yield parameters, mechanism.private_gradient_of_workers(summed, parameters)
 
 
 class PartGradients:

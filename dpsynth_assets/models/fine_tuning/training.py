@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.models.fine_tuning.sources import (
     ExampleLoss,
     FineTuningSettings,
-    PrivateGradients,
     SplitExamples,
+    private_gradients,
 )
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import event_to_json
@@ -32,20 +33,6 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 PublicLoss = tuple[int, float]
 """A number of finished steps, and the loss on public text after them."""
-
-
-class RunCheckpoint(Protocol):
-    """Place where an unfinished run keeps its state; the `Checkpoint` of staged methods is one."""
-
-    @property
-    def saved(self) -> Path | None:
-        """Folder of the last saved checkpoint."""
-
-    def filled(self, write: Callable[[Path], object]) -> Path:
-        """An owner-only folder, after `write` has put files into it."""
-
-    def save(self, folder: Path) -> None:
-        """Makes a filled folder the last checkpoint, whole or not at all."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class RunState:
     optimizer: "torch.optim.Optimizer"
     charge: Mapping[str, Any]
 
-    def save(self, checkpoint: RunCheckpoint, step: int, losses: Sequence[PublicLoss]) -> None:
+    def save(self, checkpoint: Checkpoint, step: int, losses: Sequence[PublicLoss]) -> None:
         """Saves the state after a step, and the losses measured until then."""
         from safetensors.torch import save_file
 
@@ -83,7 +70,7 @@ class RunState:
 
         checkpoint.save(checkpoint.filled(write))
 
-    def load(self, checkpoint: RunCheckpoint | None) -> tuple[int, list[PublicLoss]]:
+    def load(self, checkpoint: Checkpoint | None) -> tuple[int, list[PublicLoss]]:
         """Reads the last checkpoint back: finished steps, and losses; none at the first start.
 
         Raises:
@@ -156,7 +143,7 @@ def fine_tune_privately(
     loss: ExampleLoss,
     mechanism: DpSgdMechanism,
     settings: FineTuningSettings,
-    checkpoint: RunCheckpoint | None = None,
+    checkpoint: Checkpoint | None = None,
     public_evaluation: PublicEvaluation | None = None,
     progress: ProgressCallback | None = None,
 ) -> FineTuningFacts:
@@ -202,8 +189,8 @@ def fine_tune_privately(
     mechanism.resume_at(resumed_at)
     step, saved = resumed_at, time.monotonic()
     model.eval()
-    source = PrivateGradients(mechanism=mechanism, loss=loss, settings=settings)
-    for parameters, gradients in source.gradients(model, private_examples) if step < steps else ():
+    source = private_gradients(model, private_examples, loss, mechanism, settings)
+    for parameters, gradients in source if step < steps else ():
         _update(optimizer, parameters, gradients, settings.rate(step, steps))
         step += 1
         measured, finished = reports.measure(model, step), step == steps

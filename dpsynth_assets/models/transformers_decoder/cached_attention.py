@@ -10,10 +10,7 @@ Stock attention copies every key and value H/G times before each step, which at 
 most of the work. Here the H/G queries that share a head stand where the query positions would be.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.transformers_decoder import cuda_attention
@@ -64,7 +61,9 @@ class RowwiseCache:
     ) -> "tuple[torch.Tensor, torch.Tensor]":
         """Stores one layer's new keys and values; returns what its queries may attend to."""
         if layer_idx == len(self.keys):
-            self._allocate(keys, values)
+            for stored, each in ((self.keys, keys), (self.values, values)):
+                shape = (self.rows, each.shape[1], self.columns, each.shape[3])
+                stored.append(each.new_zeros(shape))
         stored_keys, stored_values = self.keys[layer_idx], self.values[layer_idx]
         if self._write_columns is None:
             last = self._first_column + keys.shape[2]
@@ -94,11 +93,6 @@ class RowwiseCache:
         for stored in (self.keys, self.values):
             for layer in range(len(stored)):  # one layer at a time: the copy's peak is one layer
                 stored[layer] = stored[layer].index_select(0, rows)
-
-    def _allocate(self, *like: "torch.Tensor") -> None:
-        for stored, each in zip((self.keys, self.values), like, strict=True):
-            shape = (self.rows, each.shape[1], self.columns, each.shape[3])
-            stored.append(each.new_zeros(shape))
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -163,30 +157,37 @@ def grouped_query_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,
-    **_: Any,
+    **options: Any,
 ) -> "tuple[torch.Tensor, None]":
     """Scaled dot-product attention; queries (R, H, Q, D), keys and values (R, G, n, D).
 
+    Passes of others, which have no mask or a mask of truth values, are left to transformers.
+
     Args:
-        module: The attention layer (part of the transformers interface; unused).
+        module: The attention layer.
         query: One query a row in decoding, P in prefill.
         key: Keys the row may attend to.
         value: Values.
         attention_mask: Additive, broadcastable to (R, 1, Q, n).
-        dropout: Ignored: these are inference passes.
+        dropout: Ignored in our passes, which are of inference.
         scaling: Factor of the scores; None for 1/sqrt(D).
         softcap: Scores are softcap·tanh(score / softcap) (Gemma 2); None leaves them as they are.
             Stock scaled dot-product attention ignores it.
+        options: Those of transformers, ignored in our passes.
 
     Returns:
         (R, Q, H, D) and None, as the transformers interface wants.
     """
-    del module, dropout
+    import torch
     from torch.nn.functional import scaled_dot_product_attention
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    if attention_mask is None or attention_mask.dtype == torch.bool:
+        states = (module, query, key, value, attention_mask)
+        return sdpa_attention_forward(*states, dropout, scaling, softcap=softcap, **options)
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
-    if attention_mask is not None and _fits_the_kernel(query, value):
+    if _fits_the_kernel(query, value):
         factor = width**-0.5 if scaling is None else scaling
         mask = attention_mask.expand(rows, -1, -1, -1)  # A prefill has one for all its rows.
         attended = cuda_attention.attend(query, key, value, mask, factor, softcap)
@@ -209,7 +210,7 @@ def _capped_attention(
     query: "torch.Tensor",
     key: "torch.Tensor",
     value: "torch.Tensor",
-    attention_mask: "torch.Tensor | None",
+    attention_mask: "torch.Tensor",
     scaling: float | None,
     softcap: float,
 ) -> "torch.Tensor":
@@ -218,55 +219,24 @@ def _capped_attention(
 
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query, key.transpose(-1, -2)).mul_(factor / softcap)
-    scores = scores.tanh_().mul_(softcap)
-    if attention_mask is not None:
-        scores = scores + attention_mask
+    scores = scores.tanh_().mul_(softcap) + attention_mask
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     return torch.matmul(weights, value)
 
 
-_entered: dict[int, int] = {}
-"""Number of passes, in any thread, that are inside `grouped_queries` of a configuration, by id."""
-_entering = Lock()
-
-
-@contextmanager
-def grouped_queries(model: Any) -> Iterator[None]:
+def group_queries(model: Any) -> None:
     """Runs a model's `sdpa` layers through `grouped_query_attention`; leaves other kinds alone.
 
-    Threads may be inside with the same model: the last one to leave puts its attention back, so no
-    pass ever changes kind on its way.
+    It stays so: passes that are not ours compute as before, bit for bit.
     """
-    config = model.config.get_text_config()
-    with _entering:
-        inside = _entered.get(id(config), 0)
-        if not inside and config._attn_implementation != "sdpa":
-            grouped = False
-        else:
-            _register()
-            _entered[id(config)] = inside + 1
-            config._attn_implementation = _NAME
-            grouped = True
-    try:
-        yield
-    finally:
-        if grouped:
-            _leave(config)
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
 
-
-def _leave(config: Any) -> None:
-    with _entering:
-        _entered[id(config)] -= 1
-        if not _entered[id(config)]:
-            del _entered[id(config)]
-            config._attn_implementation = "sdpa"
-
-
-def _register() -> None:
-    from transformers import AttentionInterface
-
-    if _NAME not in AttentionInterface().valid_keys():
+    config = text_config(model)
+    if config._attn_implementation == "sdpa":
         AttentionInterface.register(_NAME, grouped_query_attention)
+        AttentionMaskInterface.register(_NAME, sdpa_mask)
+        config._attn_implementation = _NAME
 
 
 def _fits_the_kernel(query: "torch.Tensor", value: "torch.Tensor") -> bool:

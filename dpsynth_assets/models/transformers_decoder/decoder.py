@@ -17,7 +17,7 @@ from dpsynth_assets.models.engines.protocol import Capability
 from dpsynth_assets.models.transformers_decoder.cached_attention import (
     RowwiseCache,
     attention_masks,
-    grouped_queries,
+    group_queries,
     text_config,
     text_model,
 )
@@ -170,6 +170,7 @@ class PackedContexts:
         """
         import torch
 
+        group_queries(model)
         self._model = model
         self._device = next(model.parameters()).device
         self._prompt_columns, rows_per_prefill = reading.prompt_columns, reading.rows_per_prefill
@@ -181,7 +182,7 @@ class PackedContexts:
         self._count = len(prompts)
         groups = prefix_groups(prompts, reading.public_prefixes)
         rows = sum(filled_up(len(own), rows_per_prefill) for own in groups.values())
-        columns = self._seen_columns(reading.columns)
+        columns = seen_columns(reading.columns, self._device.type)
         self._cache = RowwiseCache(rows=rows, columns=columns)
         captured = cuda_graphs and self._device.type == "cuda"
         self._captured = CapturedPasses() if captured else None
@@ -207,7 +208,7 @@ class PackedContexts:
         tokens, generated = tokens.to(self._device), generated.to(self._device)
         steered = adding_to_stream(self._model, self._added)
         placed = torch.cuda.device_of(tokens)  # Graphs are captured on the current device.
-        with torch.no_grad(), placed, grouped_queries(self._model), steered:
+        with torch.no_grad(), placed, steered:
             tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
             columns = self._lengths - 1 + self._filled(generated)
             inputs = (self._filled(tokens), columns, visible)
@@ -224,10 +225,6 @@ class PackedContexts:
             self._captured.forget()
         self._cache.keep(rows)
         self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
-
-    def _seen_columns(self, columns: int) -> int:
-        """Rounds a number of cache columns up to what a pass on this device sees."""
-        return seen_columns(columns, self._device.type)
 
     def _forward(
         self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
@@ -292,7 +289,7 @@ class PackedContexts:
 
         last = first_column + tokens.shape[1]
         positions = torch.arange(first_column, last, device=self._device)[None]
-        with torch.no_grad(), grouped_queries(self._model):
+        with torch.no_grad():
             text_model(self._model)(
                 input_ids=tokens,
                 attention_mask=attention_masks(self._model, positions, last),

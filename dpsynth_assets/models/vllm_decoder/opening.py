@@ -1,7 +1,7 @@
 """Opens a model in vLLM on first use; one process holds one model at a time."""
 
 import atexit
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.language_model import weights_state
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
 
 _opened: dict[tuple[Any, ...], VllmDecoder] = {}
-_lock = Lock()
+_lock = RLock()
 
 
 def opened_decoder(
@@ -36,7 +36,7 @@ def opened_decoder(
     with _lock:
         if key in _opened and not _opened[key].is_stopped:
             return _opened[key]
-        _close_all()
+        close_decoders()
         _opened[key] = VllmDecoder(language_model, memory_fraction=share, cache_gib=cache_gib)
         return _opened[key]
 
@@ -44,12 +44,8 @@ def opened_decoder(
 def close_decoders() -> None:
     """Closes what is open; also runs when the process ends."""
     with _lock:
-        _close_all()
+        while _opened:
+            _opened.popitem()[1].close()
 
 
 atexit.register(close_decoders)
-
-
-def _close_all() -> None:
-    while _opened:
-        _opened.popitem()[1].close()

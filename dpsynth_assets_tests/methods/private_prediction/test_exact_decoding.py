@@ -20,6 +20,7 @@ from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.report.label_texts import assumptions, texts
 from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES, SMALL
+from dpsynth_assets_tests.tiny_models import exact_decoder
 
 BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 12, "max_example_tokens": 6}
 
@@ -164,7 +165,7 @@ class Seen:
 def test_logits_of_a_pass_are_those_of_contexts_read_alone(cases):
     """Documents end and begin anew, batches stop, prefixes are shared: not a bit differs."""
     model, draw = cases.model().model, np.random.default_rng(3)
-    decoder = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
+    decoder = exact_decoder(LlamaShape.of(model.config), model.state_dict())
     prefix = [3, 4, 5]
     batches = [
         [[*prefix, *draw.integers(3, 30, draw.integers(1, 20))] for _ in range(rows)]
