@@ -213,7 +213,10 @@ def opened(
     source = str(path_or_id)
     _require_source(source, artifact)
     fields["names_gpu"] = device.startswith("cuda")
-    device = _resolve_device(device)
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
         dtype = _own_dtype(source) if device.startswith("cuda") else "float32"
     if dtype not in BYTES_PER_PARAMETER:
@@ -251,14 +254,6 @@ def _require_source(source: str, artifact: str) -> None:
             f"Expected a language model folder, found nothing at {source}; materialise {artifact}, "
             "or give a hub id, owner/name."
         )
-
-
-def _resolve_device(device: str) -> str:
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _config_of(source: str) -> Any:

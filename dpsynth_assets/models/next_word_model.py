@@ -297,23 +297,16 @@ def _batches(
     documents: Sequence[np.ndarray], settings: NextWordSettings
 ) -> Iterator["torch.Tensor"]:
     """Yields batches of about `batch_tokens` tokens until the budget is spent."""
-    draw = np.random.default_rng(settings.seed)
-    left = settings.token_budget
+    draw, left = np.random.default_rng(settings.seed), settings.token_budget
+    lengths = [len(document) for document in documents]
+    size = max(1, round(settings.batch_tokens / np.mean(lengths)))
     while left > 0:
-        for batch in _epoch(documents, settings.batch_tokens, draw):
+        for rows in batches_by_length(lengths, size, draw):
+            batch = [documents[row] for row in rows]
             yield _batch(batch, settings)
             left -= sum(len(document) - 1 for document in batch)
             if left <= 0:
                 return
-
-
-def _epoch(
-    documents: Sequence[np.ndarray], batch_tokens: int, draw: np.random.Generator
-) -> list[list[np.ndarray]]:
-    """One pass over documents, in batches of about `batch_tokens` tokens."""
-    lengths = [len(document) for document in documents]
-    size = max(1, round(batch_tokens / np.mean(lengths)))
-    return [[documents[row] for row in rows] for rows in batches_by_length(lengths, size, draw)]
 
 
 def _optimizers(model: Any, settings: NextWordSettings) -> list[Any]:

@@ -12,6 +12,7 @@ count as private unless a call says that they are public.
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
@@ -285,8 +286,11 @@ class _SentenceTransformerEngine:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields rows and their embeddings."""
         if not public:
-            for text, rows in _rows_of_equal_texts(texts).items():
-                yield rows, self._encode([text])
+            places: defaultdict[str, list[int]] = defaultdict(list)
+            for row, text in enumerate(texts):
+                places[text].append(row)
+            for text, rows in places.items():
+                yield np.array(rows), self._encode([text])
             return
         for start in range(0, len(texts), WINDOW):
             block = list(texts[start : start + WINDOW])
@@ -295,13 +299,6 @@ class _SentenceTransformerEngine:
     def _encode(self, texts: list[str]) -> np.ndarray:
         values = self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(values, dtype=np.float32)
-
-
-def _rows_of_equal_texts(texts: Sequence[str]) -> dict[str, np.ndarray]:
-    rows: dict[str, list[int]] = {}
-    for row, text in enumerate(texts):
-        rows.setdefault(text, []).append(row)
-    return {text: np.array(places) for text, places in rows.items()}
 
 
 def packaged_tokenizer() -> Any:

@@ -22,7 +22,7 @@ from dpsynth_assets.models.fine_tuning.sources import (
 )
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import event_to_json
-from dpsynth_assets.privacy.per_example import opacus_layers
+from dpsynth_assets.privacy.per_example import opacus_layers, trainable_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ class RunState:
         from safetensors.torch import save_file
 
         tensors = {}
-        for name, parameter in self._trained().items():
+        for name, parameter in trainable_parameters(self.model).items():
             tensors[f"model.{name}"] = parameter.detach().cpu().contiguous()
             for moment in MOMENTS:
                 if moment in self.optimizer.state[parameter]:
@@ -90,7 +90,7 @@ class RunState:
             )
         step = int(state["step"])
         with safe_open(folder / TENSORS_FILE, "pt") as file, torch.no_grad():
-            for name, parameter in self._trained().items():
+            for name, parameter in trainable_parameters(self.model).items():
                 parameter.copy_(file.get_tensor(f"model.{name}"))
                 if step:
                     found = {moment: file.get_tensor(f"{moment}.{name}") for moment in MOMENTS}
@@ -98,9 +98,6 @@ class RunState:
                     device = parameter.device
                     self.optimizer.state[parameter] = {k: v.to(device) for k, v in found.items()}
         return step, [(int(at), float(loss)) for at, loss in state["public_losses"]]
-
-    def _trained(self) -> "dict[str, torch.nn.Parameter]":
-        return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
 
 
 ProgressCallback = Callable[[float, str], None]
