@@ -37,6 +37,17 @@ def definitions_of(spec: PrivateDatasetSpec) -> dg.Definitions:
     )
 
 
+_LOADED: dict[str, dg.Definitions] = {}
+
+
+def loaded(spec: PrivateDatasetSpec) -> dg.Definitions:
+    """The same, made once a process: definitions ask for a home only when they run."""
+    written = spec.model_dump_json()
+    if written not in _LOADED:
+        _LOADED[written] = definitions_of(spec)
+    return _LOADED[written]
+
+
 def public_values(base: str, **values: Any) -> list[dg.AssetsDefinition]:
     """Assets of a public base that return such values."""
 

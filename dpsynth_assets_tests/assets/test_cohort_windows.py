@@ -37,7 +37,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file
 from dpsynth_assets.report.pages import asset_address
 from dpsynth_assets.tags import COHORT, RELEASE
-from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded
 from dpsynth_assets_tests.stored import read_private_records
 
 BY_MONTH = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
@@ -423,7 +423,7 @@ class Sensor:
 
     def __init__(self, instance: dg.DagsterInstance, **changes) -> None:
         self.spec = letters(**{"cohorts": {**BY_MONTH, "first": "2026-01-01"}, **changes})
-        self.definitions = definitions_of(self.spec)
+        self.definitions = loaded(self.spec)
         self.cursor: str | None = None
         self.instance = instance
 

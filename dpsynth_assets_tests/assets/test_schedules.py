@@ -27,7 +27,7 @@ from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.ledger import Reservation
 from dpsynth_assets.privacy.ledger.actors import make_key
 from dpsynth_assets.privacy.renyi import zcdp_rho
-from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded
 from dpsynth_assets_tests.privacy.ledger_cases import make_request
 
 MIDNIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
@@ -44,7 +44,7 @@ def spec_with(**changes) -> PrivateDatasetSpec:
 
 
 def tick(spec: PrivateDatasetSpec, at: datetime = MIDNIGHT):
-    schedule = definitions_of(spec).resolve_schedule_def(f"regenerate_{spec.name}_schedule")
+    schedule = loaded(spec).resolve_schedule_def(f"regenerate_{spec.name}_schedule")
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_schedule_context(
             instance=instance,

@@ -103,13 +103,6 @@ def decide_on_few_rows(folder, tmp_path_factory):
         keep_audits(tmp_path_factory, folder / "home", declared.spec)
 
 
-def test_the_first_command_installs_everything():
-    shown = subprocess.run(
-        ["make", "-n", "-B", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "pip install" in shown.stdout
-
-
 def test_init_names_the_text_and_asks_for_decisions(told):
     assert "Decide, in the file" in told[0]
     assert SECRET not in told[0]
