@@ -141,7 +141,7 @@ class BenchmarkSpec(Declaration):
             own = line.grid or ()
             named += [("methods", f"the grid of {line.name}", each.datasets) for each in own]
         for field, at, datasets in named:
-            for unknown in {*(datasets or ())} - {*self.datasets}:
+            for unknown in sorted({*(datasets or ())} - {*self.datasets}):
                 yield Refusal(field, "declared datasets", "Declare it.", f"{unknown!r} at {at}")
 
     @property

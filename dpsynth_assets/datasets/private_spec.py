@@ -247,7 +247,7 @@ class PrivateDatasetSpec(Declaration):
     def _of_methods(self) -> Iterator[Refusal]:
         keys = [method.key for method in self.methods]
         yield from twice("methods", keys, "Give one of them another name.")
-        for unknown in {*(self.schedule.methods if self.schedule else ())} - {*keys}:
+        for unknown in sorted({*(self.schedule.methods if self.schedule else ())} - {*keys}):
             yield Refusal(
                 "schedule.methods",
                 f"names among {', '.join(keys)}",

@@ -85,7 +85,7 @@ class PromptSpec(Declaration):
         """Placeholders that are not filled in, and parts that exclude one another."""
         for name, known in _TAKES.items():
             words = PLACEHOLDER.findall(getattr(self, name) or "")
-            for word in {*words} - {*known}:
+            for word in sorted({*words} - {*known}):
                 yield Refusal(
                     name,
                     f"placeholders among {_listed(known)}",

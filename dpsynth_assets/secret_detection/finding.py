@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +333,7 @@ def find_secrets(
     *,
     of_columns: Mapping[str, Mapping[str, set[str]]] | None = None,
     rare: Mapping[str, Sequence[str]] | None = None,
-    progress: ShareCallback | None = None,
+    progress: ShareCallback = lambda _share: None,
 ) -> SecretIncidence:
     """Runs every declared detector over the records.
 
@@ -354,7 +354,7 @@ def find_secrets(
     texts, ids = records["text"].to_list(), records["record_id"].to_list()
     found: list[tuple[int, str, str]] = []
     for place, kind in enumerate(declared.kinds):
-        share = _share_of_part(progress, place, len(declared.kinds))
+        share = partial(_share_of_part, progress, place, len(declared.kinds))
         detector = detector_of(kind, texts, None if rare is None else rare.get(kind.name, ()))
         if detector is None:
             held = [sorted((of_columns or {}).get(kind.name, {}).get(one, ())) for one in ids]
@@ -406,14 +406,8 @@ def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
     Args:
         each: `SecretIncidence.secrets` of every shard, no record in two of them.
     """
-    total: pl.DataFrame | None = None
-    for own in each:
-        known = own.select("kind", "value", "records")
-        joined = known if total is None else pl.concat([total, known])
-        total = joined.group_by("kind", "value").agg(pl.col("records").sum())
-    if total is None:
-        raise ValueError("Expected at least one shard, got none.")
-    return _numbered(total)
+    known = pl.concat([own.select("kind", "value", "records") for own in each])
+    return _numbered(known.group_by("kind", "value").agg(pl.col("records").sum()))
 
 
 def renumbered(table: pl.DataFrame, own: pl.DataFrame, dictionary: pl.DataFrame) -> pl.DataFrame:
@@ -422,11 +416,6 @@ def renumbered(table: pl.DataFrame, own: pl.DataFrame, dictionary: pl.DataFrame)
     return _named(pairs, dictionary)
 
 
-def _share_of_part(progress: ShareCallback | None, place: int, parts: int) -> ShareCallback:
-    """Reports the share of one of several equal shards as a share of the whole."""
-
-    def report(share: float) -> None:
-        if progress is not None:
-            progress((place + share) / parts)
-
-    return report
+def _share_of_part(progress: ShareCallback, place: int, parts: int, share: float) -> None:
+    """Reports the share of one of several equal parts as a share of the whole."""
+    progress((place + share) / parts)

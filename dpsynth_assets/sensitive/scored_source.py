@@ -83,7 +83,7 @@ def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> So
         rows: Size of the sample, a public number.
 
     Raises:
-        ValueError: There are no embeddings, or no shard at all.
+        ValueError: There are no embeddings.
     """
     kept: list[tuple[pl.DataFrame, np.ndarray]] = []
     labels: set[str] = set()
@@ -97,8 +97,6 @@ def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> So
         keys = hash_rows(Purpose.SCORED, dataset, [some.records["record_id"].to_list()])
         known = some.records.with_columns(pl.Series(_KEY, keys, dtype=pl.String))
         kept = [_first([*kept, _first([(known, some.embeddings)], rows)], rows)]
-    if not kept:
-        raise ValueError("Expected at least one shard, got none.")
     records, embeddings = kept[0]
     return SourceSample(
         records=records.select(CANONICAL),
