@@ -32,7 +32,7 @@ from dpsynth_assets.files.whole import (
     written_whole,
 )
 from dpsynth_assets.paths import Folder, actor, begin, home
-from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import (
     ChargeGraph,
     Checkpoint,
@@ -42,7 +42,7 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.schema import KEPT
-from dpsynth_assets.releases.waiting import StoreUnavailableError
+from dpsynth_assets.releases.waiting import StoreUnavailableError, reachable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -225,44 +225,17 @@ class StoredReleases:
 
     @contextmanager
     def _reachable(self, done: str) -> Iterator[None]:
-        """Turns what a disk or an object store may raise into one line; nothing there is private.
-
-        Libraries of object stores raise kinds of their own, so there every kind is taken for one.
-        """
+        """Turns what a disk or an object store may raise into one line; nothing here is private."""
         remote = not isinstance(self.base, Path)
-        try:
+        with reachable(f"The release store at {self.base}", done, remote=remote):
             if str(self.base) not in _opened or not remote:
                 begin(self.base, lambda: any(True for _ in self.base.glob("*/facts.json")))
                 _opened.add(str(self.base))
             yield
-        except PrivacyError:
-            raise
-        except Exception as error:
-            if not remote and not isinstance(error, OSError):
-                raise
-            raise StoreUnavailableError(
-                f"The release store at {self.base} cannot be {done} ({_reason(error)}). "
-                f"{_remedy(error, remote)}"
-            ) from None
 
 
 _opened: set[str] = set()
 """Stores of other machines whose format this process has read."""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, shutil.Error):  # Of several files: a source, a target and why, each.
-        return str(error.args[0][0][2])
-    number = getattr(error, "errno", None)
-    return os.strerror(number) if number else type(error).__name__
-
-
-def _remedy(error: Exception, remote: bool) -> str:
-    if isinstance(error, ImportError):
-        return "Install the extra `s3` or `gcs` of dpsynth_assets."
-    if remote:
-        return "Check the address, the credentials and the network, and run again."
-    return "Free space, or check the permissions of the folder, and run again."
 
 
 def opened_ledger(url: str) -> Ledger:

@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -54,6 +55,49 @@ ResultT = TypeVar("ResultT")
 
 class StoreUnavailableError(PrivacyError):
     """The store cannot be read or written: full, read-only, out of reach, or altered by hand."""
+
+
+@contextmanager
+def reachable(
+    store: str, done: str, *, remote: bool, passes: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Turns what a disk or an object store may raise into one line that quotes no error.
+
+    Libraries of object stores raise kinds of their own, so there every kind is taken for one.
+
+    Args:
+        store: The store and its place, in public words.
+        done: What it is to be: read or written.
+        remote: Whether it is an object store.
+        passes: Errors that mean something else to the caller.
+
+    Raises:
+        StoreUnavailableError: That line.
+    """
+    try:
+        yield
+    except (PrivacyError, *passes):
+        raise
+    except Exception as error:
+        if not remote and not isinstance(error, OSError):
+            raise
+        line = f"{store} cannot be {done} ({_reason(error)}). {_remedy(error, remote)}"
+        raise StoreUnavailableError(line) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, shutil.Error):  # Of several files: a source, a target and why, each.
+        return str(error.args[0][0][2])
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else type(error).__name__
+
+
+def _remedy(error: Exception, remote: bool) -> str:
+    if isinstance(error, ImportError):
+        return "Install the extra `s3` or `gcs` of dpsynth_assets."
+    if remote:
+        return "Check the address, the credentials and the network, and run again."
+    return "Free space, or check the permissions of the folder, and run again."
 
 
 def patience_seconds() -> float:

@@ -17,7 +17,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from upath import UPath
 
 from dpsynth_assets.files.whole import MARKER, file_digests, file_names, write_whole
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
-from dpsynth_assets.releases.waiting import StoreUnavailableError, alone
+from dpsynth_assets.releases.waiting import StoreUnavailableError, alone, reachable
 from dpsynth_assets.sensitive.private_files import Content, PrivateFiles
 from dpsynth_assets.sensitive.sealing import (
     KEY_VARIABLE,
@@ -264,25 +264,10 @@ class SealedObjects(PrivateFiles):
             return False
         return True
 
-    @contextmanager
-    def _reachable(self, done: str) -> Iterator[None]:
-        """Turns what libraries of object stores raise, kinds of their own, into one line."""
-        try:
-            yield
-        except StoreUnavailableError:
-            raise
-        except ImportError:
-            raise self._unavailable(done, "no library: install the extra `s3` or `gcs`") from None
-        except Exception as error:
-            if done == "read" and isinstance(error, FileNotFoundError):
-                raise
-            raise self._unavailable(done, type(error).__name__) from None
-
-    def _unavailable(self, done: str, reason: str) -> StoreUnavailableError:
-        return StoreUnavailableError(
-            f"The sensitive store at {self._root} cannot be {done} ({reason}). Check the address, "
-            "the credentials and the network, and run again: what was stored is used."
-        )
+    def _reachable(self, done: str) -> AbstractContextManager[None]:
+        passes = (FileNotFoundError,) if done == "read" else ()
+        store = f"The sensitive store at {self._root}"
+        return reachable(store, done, remote=True, passes=passes)
 
 
 def _padded(content: Content) -> bytes:
