@@ -11,12 +11,12 @@ import pytest
 
 from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.package import (
+    PROOF_FILE,
     export_corpus,
     write_corpus,
     write_generator,
     write_package,
 )
-from dpsynth_assets.exports.proof import PROOF_FILE
 from dpsynth_assets.exports.verification import LONGEST_FILE, _refuse_bombs, verify_package
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset

@@ -17,8 +17,14 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.exports.package import MECHANISM, PROMPTS_FILE, RELEASE, write_again
-from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
+from dpsynth_assets.exports.package import (
+    MECHANISM,
+    PROMPTS_FILE,
+    PROOF_FILE,
+    RELEASE,
+    LedgerProof,
+    write_again,
+)
 from dpsynth_assets.files.whole import digest_of, file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dpsynth_assets.cli import report as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
-from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
+from dpsynth_assets.exports.package import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.files.whole import file_digests
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
