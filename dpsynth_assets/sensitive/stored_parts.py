@@ -108,25 +108,6 @@ def new_folder(files: PrivateFiles, release: Folder, kind: str) -> Folder:
     return folder
 
 
-@contextmanager
-def pass_inputs(release: Folder) -> Iterator[Folder]:
-    """An empty folder for the records of passes, removed at the end."""
-    files = files_below(release.parents[2])
-    folder = new_folder(files, release, INPUTS)
-    try:
-        yield folder
-    finally:
-        files.withdraw(folder)
-
-
-def numbered_places(folder: Folder, name: str, count: int) -> tuple[Folder, ...]:
-    """Makes empty folders of such a name and of numbers from 0 on, in one of `pass_inputs`."""
-    places = tuple(folder / f"{name}-{number:05d}" for number in range(count))
-    if places:
-        _files(places[0]).make_folder(*places)
-    return places
-
-
 def left_for_workers(files: PrivateFiles, release: Folder) -> list[Folder]:
     """All that driver and workers handed one another for a release and a killed run left."""
     return [left for kind in (INPUTS, EXCHANGE) for left in files.matching(release, f"*{kind}*")]
@@ -251,17 +232,18 @@ class StoredParts:
             return
         if self.release is None:
             raise ValueError("Expected the folder of a release that keeps passes, got none.")
-        with pass_inputs(self.release) as folder:
+        files = files_below(self.release.parents[2])
+        folder = new_folder(files, self.release, INPUTS)
+        try:
             places = self._sorted(steps, folder, wanted)
-            drawn = self.workers.map_parts(
-                DrawKept(draw),
-                [places[number] for number in wanted],
-                gpus=self.gpus,
-                memory=memory,
-            )
+            sorted_in = [places[number] for number in wanted]
+            task = DrawKept(draw)
+            drawn = self.workers.map_parts(task, sorted_in, gpus=self.gpus, memory=memory)
             with closing(drawn):  # Workers end before their records are removed.
                 for number, _ in zip(wanted, drawn, strict=True):
                     yield number
+        finally:
+            files.withdraw(folder)
 
     def _sorted(
         self, steps: Sequence[SortStep], folder: Folder, wanted: Sequence[int]
@@ -270,7 +252,9 @@ class StoredParts:
         sources = self.places
         for step_number, (sort, count) in enumerate(steps):
             last = step_number == len(steps) - 1
-            places = numbered_places(folder, "pass" if last else f"step{step_number}", count)
+            name = "pass" if last else f"step{step_number}"
+            places = tuple(folder / f"{name}-{number:05d}" for number in range(count))
+            files_below(folder.parents[3]).make_folder(*places)
             from_parts = step_number == 0
             embedded = from_parts and self.with_embeddings
             written = tuple(wanted) if last else tuple(range(count))
