@@ -76,10 +76,10 @@ def reachable(
     """
     try:
         yield
-    except (PrivacyError, *passes):
+    except PrivacyError:
         raise
     except Exception as error:
-        if not remote and not isinstance(error, OSError):
+        if isinstance(error, passes) or not (remote or isinstance(error, OSError)):
             raise
         line = f"{store} cannot be {done} ({_reason(error)}). {_remedy(error, remote)}"
         raise StoreUnavailableError(line) from None

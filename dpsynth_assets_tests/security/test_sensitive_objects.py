@@ -32,7 +32,7 @@ from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.record_parts import files_of
 from dpsynth_assets.sensitive.sealed_objects import SealedObjects
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
-from dpsynth_assets.sensitive.stored_parts import SortRecords, numbered_places, pass_inputs
+from dpsynth_assets.sensitive.stored_parts import INPUTS, SortRecords, new_folder
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
 from dpsynth_assets_tests.stored import write_records
@@ -195,8 +195,10 @@ def test_what_is_sorted_or_counted_too_late_stays_nowhere(root, monkeypatch):
     """An object needs no folder: a worker that comes too late takes its own files away."""
     files, release = files_below(root), root / "letters" / "passes" / "r-1"
     files.make_folder(root / "letters", root / "letters" / "passes", release)
-    with pass_inputs(release) as folder:
-        places = numbered_places(folder, "pass", 2)
+    folder = new_folder(files, release, INPUTS)
+    places = tuple(folder / f"pass-{number:05d}" for number in range(2))
+    files.make_folder(*places)
+    files.withdraw(folder)
     records = PrivateInputs(records=pl.DataFrame({"text": [TEXTS[0]]}))
     monkeypatch.setattr(SortRecords, "_records", lambda *_: records)
     monkeypatch.setattr(part_tasks, "read_part", lambda *_, **__: records)
