@@ -9,7 +9,7 @@ was published), and that no other entry of the cohort was left out of the ledger
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,13 +72,18 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
         folder: The package.
         published_root: Root of a head that the owner published, if one is known.
     """
-    if odd := _odd_files(folder):
-        return Verification(problems=tuple(odd))
+    if odd := tuple(_odd_files(folder)):
+        return Verification(problems=odd)
     try:
         proof = LedgerProof.read(folder)
     except PrivacyError as problem:
         return Verification(problems=(f"{PROOF_FILE}: {problem}",))
-    label, problems = None, _head_problems(proof, published_root)
+    label, problems, head = None, list[str](), proof.head
+    if published_root not in (None, head.root):
+        problems.append(
+            f"{PROOF_FILE}: expected the published head {published_root}, got {head.root} over "
+            f"{head.entries} entries. Ask the owner for the head over that many entries."
+        )
     try:
         problems += _file_problems(folder, proof.package)
         label = _label(folder)
@@ -90,15 +95,6 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
         kind = type(error).__name__
         problems.append(f"{PROOF_FILE}: expected entries that can be read, got others ({kind}).")
     return Verification(problems=tuple(problems), head=proof.head, label=label)
-
-
-def _head_problems(proof: LedgerProof, published_root: str | None) -> list[str]:
-    if published_root in (None, proof.head.root):
-        return []
-    return [
-        f"{PROOF_FILE}: expected the published head {published_root}, got {proof.head.root} over "
-        f"{proof.head.entries} entries. Ask the owner for the head over that many entries."
-    ]
 
 
 def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
@@ -117,27 +113,20 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
     return [*missing, *added, *changed]
 
 
-def _odd_files(folder: Path) -> list[str]:
+def _odd_files(folder: Path) -> Iterator[str]:
     """Names what cannot be read to its end, before anything is read.
 
     A stranger may have made a package: a FIFO, a device or a link to one would hold the reader or
     never end.
     """
-    return [
-        f"{path.relative_to(folder).as_posix()}: {problem}"
-        for path in sorted(folder.rglob("*"))
-        if (problem := _odd(path)) is not None
-    ]
-
-
-def _odd(path: Path) -> str | None:
-    if path.is_file():  # Also behind a link, as the cache of the hub has it.
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
         longest = LONGEST_TEXT if path.name in _TEXTS else LONGEST_FILE
-        is_too_long = path.stat().st_size > longest
-        return f"expected at most {longest:,} bytes, got more." if is_too_long else None
-    if path.is_dir() and not path.is_symlink():  # What is in a folder behind a link is not listed.
-        return None
-    return "expected a file or a folder, got something else."
+        if path.is_file():  # Also behind a link, as the cache of the hub has it.
+            if path.stat().st_size > longest:
+                yield f"{name}: expected at most {longest:,} bytes, got more."
+        elif path.is_symlink() or not path.is_dir():  # What a linked folder holds is not listed.
+            yield f"{name}: expected a file or a folder, got something else."
 
 
 def _label(folder: Path) -> dict[str, Any] | None:

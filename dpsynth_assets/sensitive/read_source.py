@@ -1,6 +1,6 @@
 """Fills the sensitive store from a cohort's source: records, then their embeddings."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,9 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
         refuse_unfit(Tally.of_all(tallies), spec)
         rows, prints = joined_digest(digests), prints_of_parts(places)
         with store.replacing_records(spec, rows, prints):
-            remove_notes(places)
+            for place in places:
+                for notes in (PRINTS, IDS):
+                    files_of(place).remove(place / notes)
             parts.keep(places)
     finally:
         parts.drop(places)
@@ -142,13 +144,6 @@ def _notes(places: Sequence[Folder], name: str) -> Iterator[np.ndarray]:
     for place in places:
         if files_of(place).exists(place / name):
             yield files_of(place).read_array(place / name)
-
-
-def remove_notes(places: Iterable[Folder]) -> None:
-    """Removes what the workers left for the driver alone."""
-    for place in places:
-        for name in (PRINTS, IDS):
-            files_of(place).remove(place / name)
 
 
 def embed_parts(
