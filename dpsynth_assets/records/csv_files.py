@@ -92,7 +92,8 @@ def recognised_dialect(file: Path, declared: Dialect) -> Dialect:
     """
     start = _start(file)
     encoding = _marked(start) or _UTF_8
-    if encoding == _UTF_8 and not _is_utf_8(_first_line(start)):
+    first = next(iter(start.splitlines()), b"").decode(_UTF_8, "replace")
+    if encoding == _UTF_8 and "\ufffd" in first:
         encoding = _EIGHT_BIT
     signs = dict.fromkeys([declared.separator, *_SEPARATORS])
     columns = {
@@ -184,18 +185,6 @@ def _start(file: Path) -> bytes:
             return raw.read(_LONGEST_HEADER_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""  # The reader of the file reports it.
-
-
-def _first_line(start: bytes) -> bytes:
-    return next(iter(start.splitlines()), b"")
-
-
-def _is_utf_8(data: bytes) -> bool:
-    try:
-        data.decode(_UTF_8)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _names(start: bytes, dialect: Dialect) -> list[str]:

@@ -12,7 +12,8 @@ the held-out split look at is in one shard, and each shard becomes canonical by 
 **Privacy** The number of shards is declared and public. How many records a shard has is private.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -83,14 +84,10 @@ class Tally:
         return self.records - sum(self.set_aside.values())
 
     @classmethod
-    def of_all(cls, each: Iterable["Tally"]) -> "Tally":
+    def of_all(cls, each: Sequence["Tally"]) -> "Tally":
         """The numbers of a source that is in shards."""
-        records, set_aside = 0, dict[str, int]()
-        for one in each:
-            records += one.records
-            for rule, count in one.set_aside.items():
-                set_aside[rule] = set_aside.get(rule, 0) + count
-        return cls(records=records, set_aside=set_aside)
+        set_aside: Counter[str] = sum((Counter(one.set_aside) for one in each), Counter())
+        return cls(records=sum(one.records for one in each), set_aside=set_aside)
 
 
 def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
