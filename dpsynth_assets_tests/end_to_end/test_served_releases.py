@@ -209,4 +209,4 @@ def test_what_was_not_released_or_writes_no_rows_is_not_served(house):
     other = [entries[0].model_copy(update={"name": "never"}), *entries[1:]]
     unreleased = cohort_of(house, house.spec.model_copy(update={"methods": other}))
     with pytest.raises(PrivacyError, match="notes/never/finetuned_generator, got none"):
-        unreleased.artifact(unreleased.plan.method("never"))
+        unreleased.artifact(unreleased.runner.plan.method("never"))
