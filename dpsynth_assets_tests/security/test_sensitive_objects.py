@@ -539,7 +539,7 @@ def test_google_storage_without_its_library_is_one_line(installation, monkeypatc
         pytest.skip("gcsfs is installed here")
     monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", "gs://box/private")
     for refused in (lambda: read(SensitiveStore()), lambda: fill(SensitiveStore())):
-        with pytest.raises(StoreUnavailableError, match="install the extra `s3` or `gcs`") as told:
+        with pytest.raises(StoreUnavailableError, match="Install the extra `s3` or `gcs`") as told:
             refused()
         assert "\n" not in str(told.value)
 
