@@ -2,13 +2,16 @@
 
     python benchmarks/conditional_generator.py sampling --model FOLDER [--rows 512]
     python benchmarks/conditional_generator.py training --model FOLDER [--documents FILE]
+        [--describe MODEL] [--pairs FILE]
 
 `sampling` writes the same number of documents for the same conditions with `generate` of either
 side, at the same batch size, nucleus and length bound, several times in turn; medians of processor
 seconds are compared, and each side's share of ended documents and mean length are printed to show
-that they do the same work. `training` continues the model on public pairs and prints public loss
-against processor seconds, the held-out perplexities and a few documents to read. Without FILE it
-takes the demo's public corpus. FOLDER or hub id: a BART- or T5-like checkpoint, or a causal model.
+that they do the same work. `training` writes a file of public pairs, whose conditions are keywords
+of a topic or of the document, or aspects that the language model MODEL names, and trains the model
+on it as a public base with `conditional_generator.pairs` does; it prints public loss against
+processor seconds, and a few documents to read. Without FILE it takes the demo's public corpus.
+FOLDER or hub id: a BART- or T5-like checkpoint, or a causal model.
 """
 
 import argparse
@@ -20,11 +23,18 @@ from pathlib import Path
 import polars as pl
 import torch
 from demo_rows import public_rows
+from pair_training.aspects import aspects_by_engine
 from pair_training.keywords import document_keywords
-from pair_training.training import PairTrainingSettings, encoded_pairs, train_on_pairs
+from pair_training.pairs import ConditionSource, write_pairs
 
+from dpsynth_assets.datasets.public_spec import EngineSpec, PairTrainingSpec
 from dpsynth_assets.models.conditional_generator.encoding import condition_text
 from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
+from dpsynth_assets.models.conditional_generator.pair_training import (
+    DiskCheckpoint,
+    train_on_pairs,
+)
+from dpsynth_assets.models.engines.protocol import open_engine
 
 
 def main() -> None:
@@ -38,16 +48,29 @@ def main() -> None:
 
 def measure_training(arguments) -> None:
     documents, topics = corpus(arguments)
-    start = time.process_time()
-
-    def show(share, message):
-        seconds = time.process_time() - start
-        print(f"{share:6.1%}  {seconds:7.1f} cpu-s  {message}", flush=True)
-
-    settings = PairTrainingSettings(token_budget=arguments.tokens, threads=arguments.threads)
-    generator = load_conditional_generator(arguments.model, device="cpu")
+    texts, named = documents["text"].to_list(), None
+    if arguments.describe is not None:
+        engine = open_engine(EngineSpec(model=arguments.describe))
+        named = aspects_by_engine(texts, engine, lambda share, told: print(f"{share:6.1%} {told}"))
+    source = ConditionSource.of(documents, topics, named, topic_share=0.5)
+    generator = load_conditional_generator(arguments.model, dtype="float32", device="cpu")
     with tempfile.TemporaryDirectory() as folder:
-        print(train_on_pairs(generator, documents, topics, Path(folder), settings, show))
+        path = arguments.pairs or Path(folder) / "pairs.parquet"
+        write_pairs(source, texts, path, draws=arguments.draws)
+        spec = PairTrainingSpec(
+            path=str(path),
+            condition="condition",
+            steps=arguments.steps,
+            batch=arguments.batch,
+            learning_rate=arguments.rate,
+        )
+        start = time.process_time()
+
+        def show(share, message):
+            seconds = time.process_time() - start
+            print(f"{share:6.1%}  {seconds:7.1f} cpu-s  {message}", flush=True)
+
+        train_on_pairs(generator, spec, DiskCheckpoint(Path(folder) / "unfinished"), show)
     conditions = demo_conditions(documents, topics)[:6]
     for condition, text in zip(conditions, generator.generate(conditions), strict=True):
         print(f"\n{condition}\n    {text}")
@@ -85,7 +108,9 @@ def stock(generator, conditions, seed, arguments) -> list[str]:
     texts = []
     for start in range(0, len(conditions), arguments.batch_rows):
         part = conditions[start : start + arguments.batch_rows]
-        batch = encoded_pairs(generator, part, [""] * len(part))
+        encoder = generator.encoder
+        ids = encoder.condition_ids(part, generator.max_condition_tokens)
+        batch = encoder.pad(ids, [[encoder.end_token_id]] * len(part))
         with torch.inference_mode():
             ids = generator.model.generate(
                 input_ids=batch.inputs["input_ids"],
@@ -128,7 +153,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="folder or hub id")
     parser.add_argument("--documents", type=Path, help="Parquet with text, label, document_type")
     parser.add_argument("--rows-of-demo", type=int, default=8000)
-    parser.add_argument("--tokens", type=int, default=600_000, help="training budget")
+    parser.add_argument("--describe", help="language model that names aspects of documents")
+    parser.add_argument("--pairs", type=Path, help="Parquet file of pairs to keep")
+    parser.add_argument("--draws", type=int, default=2, help="conditions of each document")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--rows", type=int, default=512, help="documents to write")
     parser.add_argument("--batch-rows", type=int, default=256)
     parser.add_argument("--length", type=int, default=160, help="bound on tokens of a document")

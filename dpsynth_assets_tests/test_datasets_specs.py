@@ -120,6 +120,10 @@ def test_a_public_base_lists_its_sources_each_with_its_columns():
     with pytest.raises(ValidationError, match="no model for kind: smollm2"):
         PublicDataSpec(name="a", language_model={"kind": "smollm2", "model": "owner/name"})
     assert PublicDataSpec(name="a", language_model={"kind": "smollm2"}).language_model.model is None
+    base = {"kind": "pretrained", "model": "owner/name", "tuning": "pretrained"}
+    assert not PublicDataSpec(name="a", language_model=base).language_model.asks
+    with pytest.raises(ValidationError, match="none for kind: smollm2"):
+        PublicDataSpec(name="a", language_model={"tuning": "pretrained"})
 
 
 def test_a_domain_stands_on_one_line():

@@ -12,10 +12,12 @@ import pytest
 from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods import registry
 from dpsynth_assets.methods.base import planned
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+from dpsynth_assets_tests.tiny_models import write_language_model
 
 __all__ = ["bucket", "s3_address"]
 
@@ -136,6 +138,20 @@ def test_a_failure_before_the_charge_says_that_nothing_was_charged(monkeypatch):
     with pytest.raises(PrivacyError, match="Nothing was charged") as caught:
         run(notes("secret word"), "notes")
     assert "secret word" not in str(caught.value)
+    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+
+
+def test_a_judge_that_answers_nonsense_is_refused_before_a_charge(method, monkeypatch, tmp_path):
+    """The model writes scores, as its form forces it to, and they say nothing."""
+
+    class Judged(method.config_type):
+        rejection: RejectionSettings | None = None
+
+    monkeypatch.setattr(method, "config_type", Judged)
+    engine = {"model": str(write_language_model(tmp_path / "judge"))}
+    settings = {"rejection": {"judge": "rubric", "engine": engine}}
+    with pytest.raises(PrivacyError, match=r"scores plain sentences above [^\n]* take an instruct"):
+        run(notes("sun"), "notes", settings=settings)
     assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
 
 

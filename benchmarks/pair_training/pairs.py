@@ -1,12 +1,13 @@
-"""Draws the conditions of pretraining pairs, and batches of pairs of similar length.
+"""Draws the conditions of public pairs that a generator is trained further on, and writes them.
 
 A document is seen several times, each time under another condition: the keywords of its topic as
 fine-tuning gives them, or some of its own, or aspects a language model named; with or without its
 type and its label. So the model learns to follow whichever it is given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 NO_KEYWORDS_SHARE = 0.05
 """Unclassified documents have no topic keywords; the model meets such conditions too."""
 FEWEST_KEYWORDS = 3
-POOL_BATCHES = 24
-"""Batches are cut from this many batches' worth of documents sorted by length."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,6 @@ class ConditionSource:
             self.labels[document] if shows_label else None,
         )
 
-    def like_fine_tuning(self, document: int) -> str:
-        """The condition fine-tuning will give: label, and the topic's keywords where known."""
-        words = self.topic_keywords[document] or self.own_keywords[document]
-        return condition_text(words, None, self.labels[document])
-
-    def all_own_keywords(self, document: int) -> str:
-        """Label and the document's own keywords, all of them."""
-        return condition_text(self.own_keywords[document], None, self.labels[document])
-
     def _keywords(self, document: int, random: np.random.Generator) -> tuple[str, ...]:
         own, topic = self.own_keywords[document], self.topic_keywords[document]
         kind, count = random.random(2)
@@ -123,36 +113,27 @@ class ConditionSource:
         return aspects_text({names[place]: named[names[place]] for place in order})
 
 
-def length_sorted_batches(
-    lengths: Sequence[int], batch_tokens: int, random: np.random.Generator
-) -> Iterator[np.ndarray]:
-    """Endless batches of document indices, every document once an epoch.
+def write_pairs(
+    source: ConditionSource, documents: Sequence[str], path: Path, *, draws: int, seed: int = 0
+) -> None:
+    """Writes a file of pairs: every document under several conditions, in a random order.
 
     Args:
-        lengths: Tokens of each document.
-        batch_tokens: Bound on rows times longest document of a batch, one document at least.
-        random: Public randomness.
+        source: Conditions of N documents.
+        documents: N texts.
+        path: Parquet file with columns `condition` and `document`.
+        draws: Conditions of each document.
+        seed: Public.
     """
-    sizes = np.asarray(lengths)
-    pool = max(1, POOL_BATCHES * batch_tokens // max(1, int(sizes.mean())))
-    while True:
-        order = random.permutation(len(sizes))
-        for start in range(0, len(order), pool):
-            part = order[start : start + pool]
-            batches = _cut(part[np.argsort(sizes[part], kind="stable")], sizes, batch_tokens)
-            for place in random.permutation(len(batches)):
-                yield batches[place]
+    import polars as pl
 
-
-def _cut(ordered: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Cuts documents in order of length into batches that fit the bound."""
-    batches, start = [], 0
-    for end in range(1, len(ordered) + 1):
-        longest = sizes[ordered[end - 1]]
-        if end - start > 1 and longest * (end - start) > batch_tokens:
-            batches.append(ordered[start : end - 1])
-            start = end - 1
-    return [*batches, ordered[start:]]
+    random = np.random.default_rng(seed)
+    rows = random.permutation(np.tile(np.arange(len(documents)), draws)).tolist()
+    pairs = {
+        "condition": [source.draw(row, random) for row in rows],
+        "document": [documents[row] for row in rows],
+    }
+    pl.DataFrame(pairs).write_parquet(path, row_group_size=10_000)
 
 
 def _column(documents: "pl.DataFrame", name: str) -> list[str]:

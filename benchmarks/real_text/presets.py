@@ -261,7 +261,7 @@ def prediction(size: Size, epsilon: float) -> Iterable[Entry]:
     clusters = {"cluster_histogram": {"clusters_per_label": 3 if epsilon > 5 else 2}}
     two = {"examples_per_context": 2}
     yield _prediction(size, epsilon, "mean (k = 1)", "mean_uniform")
-    yield _prediction(size, epsilon, "mean, Baseline++ (k = 2)", "mean_uniform", settings=two)
+    yield _prediction(size, epsilon, "mean, two examples (k = 2)", "mean_uniform", settings=two)
     for kind, further in (("mean", {}), ("median", {"matched_epsilon": epsilon})):
         yield _prediction(
             size, epsilon, f"{kind}, clustered (k = 2)", f"{kind}_clustered",

@@ -1,10 +1,11 @@
 """The scoring of corpora in a dataset file: how many rows, which models, which constants."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpsynth_assets.datasets.fields import IS_PATH, Declaration
+from dpsynth_assets.datasets.fields import IS_PATH, Declaration, Refusal
 from dpsynth_assets.datasets.public_spec import TextEmbedderSpec
 
 
@@ -65,6 +66,9 @@ class EvaluationSpec(Declaration):
     held-out text it gets right."""
     next_word_settings: dict[str, Any] = Field(default_factory=dict)
     """Shape and training of that model."""
+    next_word_larger: dict[str, Any] | None = None
+    """Those of a second, larger one, whose accuracy is a score of its own, e.g. `{width: 192,
+    layers: 3}`; none: one is trained."""
     mauve: MauveSpec = Field(default_factory=MauveSpec)
     """Constants of MAUVE; the defaults are those of Amin et al. 2025."""
     judged: bool = False
@@ -75,6 +79,12 @@ class EvaluationSpec(Declaration):
     encoder: EncoderSpec | None = None
     """Encoder that is fine-tuned on every corpus and tested on real records, and the other way
     round; `{}` takes the defaults, none: not trained. `dpsynth plan` says what it takes."""
+
+    def refusals(self) -> Iterator[Refusal]:
+        """Settings of models that are not trained."""
+        if (self.next_word_settings or self.next_word_larger is not None) and not self.next_word:
+            expected = "true with next_word_settings or next_word_larger"
+            yield Refusal("next_word", expected, "Write next_word: true, or drop them.")
 
     @property
     def reads_rows(self) -> bool:

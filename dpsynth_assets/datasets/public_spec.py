@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from dpsynth_assets.datasets.dataset_sections import SourceSpec
-from dpsynth_assets.datasets.fields import Declaration, Name, Refusal, refuse, twice
+from dpsynth_assets.datasets.fields import IS_PATH, Declaration, Name, Refusal, refuse, twice
 
 DECODERS = ("transformers", "exact", "vllm")
 """Kinds of decoders in this package."""
@@ -187,6 +187,17 @@ class LanguageModelSpec(Declaration):
     use_chat_template: bool = True
     """Whether default prompts ask for a text in the model's chat template, where its tokenizer has
     one. false: they are the beginning of a document, as for a model without one."""
+    tuning: Literal["pretrained", "instruction"] | None = Field(
+        None, exclude_if=lambda value: value is None
+    )
+    """What the checkpoint was trained to: go on with a document (pretrained), or follow
+    instructions. It decides whether default prompts ask. None: instruction where the tokenizer has
+    a chat template; declare pretrained where a base checkpoint has one too."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether default prompts ask in the chat template, where there is one."""
+        return self.use_chat_template and self.tuning != "pretrained"
 
     @property
     def decodes_by(self) -> str:
@@ -219,6 +230,8 @@ class LanguageModelSpec(Declaration):
     def refusals(self) -> Iterator[Refusal]:
         """Numbers or a device that its decoder does not take, and weights without a name."""
         other = "write decoder: transformers."
+        if self.tuning is not None and self.kind == "smollm2":
+            yield Refusal("tuning", "none for kind: smollm2", "It is known: drop it.")
         if self.decoder == "exact" and self.dtype not in ("auto", "float32"):
             yield Refusal("dtype", "float32 with decoder: exact", f"Drop dtype, or {other}")
         if self.decoder == "vllm" and self.device != "auto":
@@ -254,6 +267,48 @@ class TopicModelSpec(Declaration):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the fit, see docs/datasets.md."""
 
+    def refusals(self) -> Iterator[Refusal]:
+        """Settings of a fit that is not made."""
+        if self.folder is not None and self.settings:
+            yield Refusal("settings", "none beside folder", "A saved model is as it is.", "some")
+
+
+class PairTrainingSpec(Declaration):
+    """Public (condition, document) pairs that a named generator is trained further on, as in CTCL.
+
+    The weights that come out are a folder in the transformers format, which other bases may name.
+    """
+
+    path: Annotated[str, IS_PATH]
+    """Parquet file of pairs, public. It is read from disk in its order and may be larger than the
+    memory: shuffle it."""
+    document: str = Field("document", min_length=1)
+    """Column of the documents."""
+    condition: str | None = Field(None, min_length=1)
+    """Column of whole conditions; none: aspects."""
+    aspects: dict[str, str] = Field(default_factory=dict)
+    """Aspects that a condition says one a line, each with its column, e.g. `{Document Type: kind,
+    Keywords: words}`; empty values are left out. Fine-tuning says `Document Type`, `Label` and
+    `Keywords`."""
+    steps: int = Field(2000, ge=1)
+    """Steps of AdamW (>= 1); the file is read as often as it takes."""
+    batch: int = Field(256, ge=1)
+    """Pairs of a step (>= 1); the paper: 4096."""
+    together: int = Field(32, ge=1)
+    """Pairs that pass through the model at once (>= 1)."""
+    learning_rate: float = Field(1e-4, gt=0)
+    """Peak rate (> 0), reached after a twentieth of the steps, then half a cosine."""
+    checkpoint_minutes: float = Field(10, gt=0)
+    """Time between checkpoints (> 0), which a killed run goes on from."""
+
+    def refusals(self) -> Iterator[Refusal]:
+        """Conditions that come from no column, or from two places."""
+        if (self.condition is None) == (not self.aspects):
+            given = "neither" if self.condition is None else "both"
+            yield Refusal(
+                "condition", "condition or aspects", "Name columns of one of them.", given
+            )
+
 
 class ConditionalGeneratorSpec(Declaration):
     """The public model that writes a document from aspects such as keywords."""
@@ -267,10 +322,17 @@ class ConditionalGeneratorSpec(Declaration):
     """Number type of the weights in memory."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    pairs: PairTrainingSpec | None = Field(None, exclude_if=lambda value: value is None)
+    """Pairs that pretrained weights are trained further on, once; none: they are taken as they
+    are."""
 
     def refusals(self) -> Iterator[Refusal]:
-        """Weights without a name."""
+        """Weights without a name, and pairs for what is not trained on them."""
         yield from _unnamed_weights(self.kind, self.model)
+        if self.pairs is not None and self.kind != "pretrained":
+            yield Refusal(
+                "pairs", "none for kind: language_model", "Drop it, or name a model.", "some"
+            )
 
 
 class InventedTextSpec(Declaration):

@@ -270,7 +270,7 @@ def _default_templates(
         base.domain,
         labelled=any(label_texts),
         description=spec.description,
-        asks=base.language_model.use_chat_template,
+        asks=base.language_model.asks,
     )
 
 

@@ -16,6 +16,7 @@ that only in keeping the shares.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
 
@@ -40,6 +41,8 @@ from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, TextForm, has
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from dpsynth_assets.models.engines import Engine
 
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2
@@ -276,6 +279,37 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
             "model: of an instruction-tuned judge."
         )
     return EngineJudge(engine, min_overall=settings.min_overall)
+
+
+def check_judge(said: RejectionSettings | None, terms: CohortTerms, public: PublicInputs) -> None:
+    """Has a rubric judge score its control texts before a charge, if a stage reads what it runs.
+
+    Args:
+        said: As in the dataset file; None: the rules alone.
+        terms: Names the dataset's engine.
+        public: What the stage reads. Its weights are dropped afterwards, unless it holds them open.
+
+    Raises:
+        JudgeError: The judge writes no scores, or does not tell sentences from shuffled words.
+        EngineError: The judge's engine cannot be opened.
+    """
+    from dpsynth_assets.models.engines.protocol import open_engine, serving
+
+    settings, weights = settings_of(said), public.language_model
+    spec = settings.engine or terms.engine
+    opened: AbstractContextManager[Engine]
+    if settings.judge != "rubric":
+        return
+    if settings.engine is None and public.engine is not None:
+        opened = nullcontext(public.engine)
+    elif spec.is_endpoint or spec.model is not None:
+        opened = nullcontext(open_engine(spec))
+    elif weights is not None:
+        opened = serving(spec, weights)
+    else:
+        return
+    with opened as engine:
+        EngineJudge(engine).check()
 
 
 def write_accepted(

@@ -7,7 +7,7 @@ model that was trained on private records by DP, without a corpus, is scored lik
 **Privacy** Real held-out text is read without noise: scores are internal, for the steward.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +232,11 @@ def next_word_accuracy(
 
 
 def _scores(sides: Sides) -> NextWordScores:
-    settings = NextWordSettings.model_validate(dict(sides.settings.next_word or {}))
+    return _scored(sides, sides.settings.next_word)
+
+
+def _scored(sides: Sides, asked: Mapping[str, Any] | None) -> NextWordScores:
+    settings = NextWordSettings.model_validate(dict(asked or {}))
     return next_word_accuracy(sides.corpus.texts, sides.held_out.texts, settings)
 
 
@@ -244,6 +248,15 @@ NEXT_WORD_ACCURACY = Metric(
     narrow_title="next word",
 )
 """Share of tokens of held-out records that a model trained on the corpus gets right."""
+
+NEXT_WORD_ACCURACY_LARGER = Metric(
+    "next_word_accuracy_larger",
+    "next-word accuracy of the larger model",
+    lambda sides: _scored(sides, sides.settings.next_word_larger).accuracy,
+    needs=frozenset({Need.NEXT_WORD, Need.NEXT_WORD_LARGER}),
+    tables=Tables("scores", None),
+)
+"""The same of a model of another size: the papers report two."""
 
 NEXT_WORD_PERPLEXITY = Metric(
     "next_word_perplexity",

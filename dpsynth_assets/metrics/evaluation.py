@@ -46,6 +46,7 @@ class EvaluationSettings:
         resamples: Resamples of rows that ± and intervals come from.
         record_schema: JSON schema of texts that are records; None for free text.
         next_word: Settings of the next-word model trained on every corpus; None: not trained.
+        next_word_larger: Those of a second one; None: not trained.
         judged: Whether the public language model judges rows, where it is given.
         in_context: Whether it names labels of real records after rows of a corpus.
         encoder: Encoder that is fine-tuned on every corpus and on real records; None: none is.
@@ -57,6 +58,7 @@ class EvaluationSettings:
     resamples: int = RESAMPLES
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
     next_word: Mapping[str, Any] | None = None
+    next_word_larger: Mapping[str, Any] | None = None
     encoder: EncoderSpec | None = None
     judged: bool = False
     in_context: bool = False

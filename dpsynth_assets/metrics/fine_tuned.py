@@ -54,11 +54,12 @@ def _accuracy(
 
     None where there are not more rows than labels to learn, or no label that the other side has.
     """
-    encoder, seed, known = settings.encoder, settings.seed, set(taught.labels)
-    if encoder is None or len(taught.texts) <= len(known) or known.isdisjoint(tested.labels):
-        return None
+    encoder, seed = settings.encoder, settings.seed
     rows = stratified_rows(taught.labels, settings.max_rows, seed)
     texts, labels = (tuple(side[row] for row in rows) for side in (taught.texts, taught.labels))
+    known = set(labels)
+    if encoder is None or len(texts) <= len(known) or known.isdisjoint(tested.labels):
+        return None
     given = texts, labels, encoder, seed
     trained = opened_once(_trained, *given) if kept else _trained(*given)
     truth = np.asarray(tested.labels)

@@ -171,6 +171,7 @@ class Need(StrEnum):
     CANARIES = "planted canaries"
     SCHEMA = "a declared JSON schema"
     NEXT_WORD = "settings of the next-word model, and a word to learn"
+    NEXT_WORD_LARGER = "settings of a larger one"
     ENCODER = "settings of an encoder that is fine-tuned"
     LANGUAGE_MODEL = "the public language model"
     JUDGE = "the public language model, asked to judge rows"
@@ -210,6 +211,7 @@ class Sides:
             Need.SCHEMA: self.settings.record_schema is not None,
             Need.NEXT_WORD: self.settings.next_word is not None
             and any(text.strip() for text in self.corpus.texts),
+            Need.NEXT_WORD_LARGER: self.settings.next_word_larger is not None,
             Need.ENCODER: self.settings.encoder is not None,
             Need.LANGUAGE_MODEL: self.language_model is not None,
             Need.JUDGE: self.settings.judged and self.language_model is not None,

@@ -14,6 +14,7 @@ from dpsynth_assets.metrics.downstream import (
     ACCURACY,
     BALANCED_ACCURACY,
     NEXT_WORD_ACCURACY,
+    NEXT_WORD_ACCURACY_LARGER,
     NEXT_WORD_PERPLEXITY,
 )
 from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
@@ -52,6 +53,7 @@ _OWN = (
     ENCODER_ON_CORPUS,
     IN_CONTEXT_ACCURACY,
     NEXT_WORD_ACCURACY,
+    NEXT_WORD_ACCURACY_LARGER,
     MEAN_WORDS,
     LENGTH_DISTANCE,
     *DISTINCT,

@@ -125,13 +125,18 @@ def multiplications(settings: EncoderSpec, tokens: float) -> float:
 def _loaded(auto_class: Any, settings: EncoderSpec, **options: Any) -> Any:
     place = settings.model or str(packaged_model())
     try:
-        return auto_class.from_pretrained(place, trust_remote_code=False, **options)
+        loaded = auto_class.from_pretrained(place, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError):
+        loaded = None
+    # Where files of a tokenizer are missing, transformers may make one of special tokens alone.
+    special = getattr(loaded, "all_special_ids", None)
+    if loaded is None or (special is not None and loaded.vocab_size <= len(special)):
         raise FileNotFoundError(
             f"evaluation.encoder: expected an encoder with its tokenizer in a folder or the local "
             f"hub cache, got none that opens at {settings.model or DEFAULT_MODEL!r}. Download it "
             "first, or leave `model` out."
-        ) from None
+        )
+    return loaded
 
 
 def _network(encoder: Any, labels: int) -> Any:

@@ -17,7 +17,7 @@ row.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -267,13 +267,20 @@ def shuffled(text: str) -> str:
     return " ".join(word for start in (2, 0, 1) for word in reversed(words[start::3]))
 
 
-def require_discernment(
-    score: Callable[[Sequence[str]], list[float | None]], name: str
-) -> tuple[float, float] | None:
-    """Has a judge score the control texts.
+def require_scores(scores: Sequence[float | None], name: str) -> None:
+    """Refuses a judge none of whose answers held a score (JudgeError)."""
+    if not any(scores):
+        raise JudgeError(
+            f"Expected JSON with overall in 1-10 from the judge {name}, got none "
+            f"in {len(scores)} answers; take an instruction-tuned model, or judge: likelihood."
+        )
+
+
+def require_discernment(scores: Sequence[float | None], name: str) -> tuple[float, float] | None:
+    """Compares a judge's scores of the control texts.
 
     Args:
-        score: Scores texts.
+        scores: Of plain texts, then of shuffled ones.
         name: Name of the judge.
 
     Returns:
@@ -283,7 +290,6 @@ def require_discernment(
     Raises:
         JudgeError: It does not score plain texts above shuffled ones.
     """
-    scores = score([*PLAIN, *map(shuffled, PLAIN)])
     overall = [each for each in scores if each is not None]
     if len(overall) < len(scores):
         return None
@@ -326,7 +332,7 @@ class EngineJudge:
         self._prompted = _prompted(engine)
         self._before = engine.spent
         self._controls: tuple[float, float] | None = None
-        self._is_controlled = False
+        self._control_scores: Sequence[float | None] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -341,6 +347,22 @@ class EngineJudge:
         spent = self._engine.spent_since(self._before)
         return facts | {f"judge_{name}": number for name, number in spent.items()}
 
+    def check(self) -> None:
+        """Has the control texts scored, before there are rows.
+
+        Raises:
+            JudgeError: No answer held scores, or they came out in the wrong order.
+            EngineError: The engine failed.
+        """
+        self._control()
+        require_scores(self._control_scores, self._engine.name)
+
+    def _control(self) -> None:
+        """Compares the control texts, once."""
+        if not self._control_scores:
+            self._control_scores = self._scores([*PLAIN, *map(shuffled, PLAIN)])
+            self._controls = require_discernment(self._control_scores, self._engine.name)
+
     def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
         """Asks for every text's scores; an answer without them rejects its text.
 
@@ -348,15 +370,11 @@ class EngineJudge:
             JudgeError: Not one answer held scores, or the controls came out in the wrong order.
             EngineError: The engine failed.
         """
-        if texts and not self._is_controlled:
-            self._controls = require_discernment(self._scores, self._engine.name)
-            self._is_controlled = True
+        if not texts:
+            return []
+        self._control()
         scores = self._scores(texts, progress)
-        if texts and not any(scores):
-            raise JudgeError(
-                f"Expected JSON with overall in 1-10 from the judge {self._engine.name}, got none "
-                f"in {len(texts)} answers; take an instruction-tuned model, or judge: likelihood."
-            )
+        require_scores(scores, self._engine.name)
         return [
             Verdict(False, None) if each is None else Verdict(each >= self._min_overall, each)
             for each in scores

@@ -59,7 +59,7 @@ def made_artifact(
         case "topic_model":
             return {"path": str(making.fitted_topics(spec, read, models, report))}
         case "conditional_generator":
-            return making.generator_manifest(spec, read.get("public_language_model"))
+            return making.generator_manifest(spec, read.get("public_language_model"), report)
     raise ValueError(f"Expected an artifact of a public base, got {name!r}.")
 
 

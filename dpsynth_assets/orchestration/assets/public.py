@@ -14,13 +14,13 @@ import polars as pl
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.inputs import silent
-from dpsynth_assets.methods.work import LANGUAGE_MODEL, TEXT_EMBEDDER
+from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references
 from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.public_base import artifacts_read, made_artifact
-from dpsynth_assets.public_base.making import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels, tuning_of
 from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
@@ -182,7 +182,7 @@ def _language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         spec,
         "public_language_model",
         "Opening the public language model",
-        _shown_model,
+        lambda made, read: {**_shown_model(made, read), "tuning": tuning_of(spec, made)},
         code="dpsynth_assets.models.smollm2.write_smollm2",
         kinds={"pytorch", "huggingface"},
         version=("language model", spec.language_model),
@@ -231,6 +231,7 @@ def _shown_topics(manifest: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str
 
 
 def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    trains = spec.conditional_generator.pairs is not None
     return _asset(
         spec,
         "conditional_generator",
@@ -241,6 +242,9 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
         version=("conditional generator", spec.conditional_generator),
         description=(
             "The model that writes a document from its aspects (keywords, type): weights that "
-            "the base names, or its language model. Fine-tuning starts from it."
+            "the base names, trained further on pairs where it names some, or its language model. "
+            "Fine-tuning starts from it."
         ),
+        progress=f"Training the generator of public base {spec.name}" if trains else None,
+        step=model_step(spec, CONDITIONAL_GENERATOR) if trains else None,
     )

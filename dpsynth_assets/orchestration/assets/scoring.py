@@ -166,6 +166,7 @@ def evaluation_settings(
         mauve=MauveSettings(**dict(spec.evaluation.mauve)),
         record_schema=spec.structured.schema_mapping if spec.structured else None,
         next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
+        next_word_larger=spec.evaluation.next_word_larger,
         encoder=spec.evaluation.encoder,
         judged=spec.evaluation.judged,
         in_context=spec.evaluation.in_context,

@@ -86,6 +86,8 @@ def test_a_judge_that_never_answers_is_named_in_one_line_without_a_row():
     assert "zebra" not in str(raised.value)
     assert "\n" not in str(raised.value)
     assert EngineJudge(Answers()).judge([]) == []
+    with pytest.raises(JudgeError, match="got none in 8 answers"):
+        EngineJudge(Answers()).check()
 
 
 @pytest.mark.parametrize("mixed", [7, 8])
