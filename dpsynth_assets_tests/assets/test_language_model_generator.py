@@ -7,6 +7,7 @@ from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.public import generation_definitions
 
 KEY = public_key("letters", "conditional_generator")
+NOT_OPENED = {"models": None, "progress": None}
 
 
 def generator_asset(**declared):
@@ -19,7 +20,7 @@ def test_it_depends_on_the_language_model_alone_and_names_its_folder():
     model = public_key("letters", "public_language_model")
     assert asset.asset_deps[KEY] == {model}
     output = asset(
-        dg.build_asset_context(),
+        dg.build_asset_context(NOT_OPENED),
         public_language_model={"path": "/models/smollm2", "dtype": "bfloat16"},
     )
     assert output.value == {"path": "/models/smollm2", "dtype": "float32", "device": "auto"}
@@ -28,7 +29,7 @@ def test_it_depends_on_the_language_model_alone_and_names_its_folder():
 def test_named_weights_depend_on_nothing():
     asset = generator_asset(conditional_generator={"kind": "pretrained", "model": "owner/name"})
     assert not asset.asset_deps[KEY]
-    assert asset(dg.build_asset_context()).value == {
+    assert asset(dg.build_asset_context(NOT_OPENED)).value == {
         "path": "owner/name",
         "dtype": "float32",
         "device": "auto",
