@@ -160,7 +160,7 @@ def generator_manifest(
 
 def _trained_generator(spec: PublicDataSpec, pairs: PairTrainingSpec, report: Report) -> Path:
     """Folder of the named weights, trained further on pairs: once for all that it is made of."""
-    from dpsynth_assets.models.conditional_generator import load_conditional_generator
+    from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
     from dpsynth_assets.models.conditional_generator.pair_training import (
         DiskCheckpoint,
         pairs_version,

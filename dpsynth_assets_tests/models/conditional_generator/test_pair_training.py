@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from dpsynth_assets import PublicBase
 from dpsynth_assets.datasets.public_spec import PairTrainingSpec, PublicDataSpec
-from dpsynth_assets.models.conditional_generator import (
+from dpsynth_assets.models.conditional_generator.generator import (
     load_conditional_generator,
     per_example_loss,
 )
