@@ -21,7 +21,7 @@ from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.files.whole import digest_of, replaced_whole
 from dpsynth_assets.models.conditional_generator.encoding import PairBatch, aspects_text
 from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
-from dpsynth_assets.models.fine_tuning.training import Kept, RunState
+from dpsynth_assets.models.fine_tuning.training import RunState
 from dpsynth_assets.models.language_model import in_parts, token_losses
 
 Pair = tuple[str, str]
@@ -31,7 +31,7 @@ _WARMUP, _CLIP, _TOLD = 0.05, 1.0, 100
 
 @dataclass(frozen=True)
 class DiskCheckpoint:
-    """A folder that holds the last state of an unfinished run (`RunCheckpoint`).
+    """A folder that holds the last state of an unfinished run (`files.whole.Checkpoint`).
 
     Attributes:
         place: The folder; whatever was begun and not finished lies beside it.
@@ -108,14 +108,14 @@ def train_on_pairs(
     model = generator.model.requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
     state = RunState(model, optimizer, {"pairs": pairs_version(spec), "start": generator.name})
-    step, saved = state.load(checkpoint).step, time.monotonic()
+    (step, _), saved = state.load(checkpoint), time.monotonic()
     pairs = read_pairs(spec, step * spec.batch)
     while step < spec.steps:
         loss = _step(generator, optimizer, list(islice(pairs, spec.batch)), step, spec)
         step += 1
         due = time.monotonic() - saved >= 60 * spec.checkpoint_minutes
         if due or step == spec.steps:
-            state.save(checkpoint, Kept(step))
+            state.save(checkpoint, step, [])
             saved = time.monotonic()
         if step % max(1, spec.steps // _TOLD) == 0:
             report(step / spec.steps, f"step {step} of {spec.steps}, public loss {loss:.3f}")
