@@ -45,10 +45,8 @@ def test_two_sizes_have_a_score_each():
     larger = SMALL.model_copy(update={"width": 32})
     sizes = {"next_word": SMALL.model_dump(), "next_word_larger": larger.model_dump()}
     blank, real = np.zeros((60, 2), np.float32), [""] * 60
-    reference = PrivateReference(
-        source_texts=RIDES, source_labels=real, source_features=blank,
-        held_out_texts=RIDES, held_out_labels=real, held_out_features=blank,
-    )  # fmt: skip
+    rides = ScoredCorpus(texts=RIDES, labels=real, features=blank)
+    reference = PrivateReference(source=rides, held_out=rides)
     corpus = ScoredCorpus(name="corpus", texts=CAKES, labels=real, features=blank)
     scores = score_corpus(corpus, reference, [], EvaluationSettings(resamples=9, **sizes))
     for name, size in (("next_word_accuracy", SMALL), ("next_word_accuracy_larger", larger)):
