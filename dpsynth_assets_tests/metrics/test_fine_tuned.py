@@ -82,4 +82,4 @@ def test_an_encoder_without_a_tokenizer_is_named_in_one_line(encoder, tmp_path):
     assert (problem.field, problem.got) == (
         "evaluation.encoder.model", f"no tokenizer of {str(tmp_path)!r}",
     )  # fmt: skip
-    assert _check_models(private(evaluation={"encoder": {"model": encoder.model}})) == []
+    assert not list(_check_models(private(evaluation={"encoder": {"model": encoder.model}})))
