@@ -190,7 +190,7 @@ class LanguageModelSpec(Declaration):
     tuning: Literal["pretrained", "instruction"] | None = Field(
         None, exclude_if=lambda value: value is None
     )
-    """What the checkpoint was trained to: go on with a document (pretrained), or follow
+    """What the checkpoint was trained to: continue a document (pretrained), or follow
     instructions. It decides whether default prompts ask. None: instruction where the tokenizer has
     a chat template; declare pretrained where a base checkpoint has one too."""
 
@@ -299,7 +299,7 @@ class PairTrainingSpec(Declaration):
     learning_rate: float = Field(1e-4, gt=0)
     """Peak rate (> 0), reached after a twentieth of the steps, then half a cosine."""
     checkpoint_minutes: float = Field(10, gt=0)
-    """Time between checkpoints (> 0), which a killed run goes on from."""
+    """Time between checkpoints (> 0), which a killed run continues from."""
 
     def refusals(self) -> Iterator[Refusal]:
         """Conditions that come from no column, or from two places."""

@@ -1,7 +1,7 @@
 """Trains a named generator further on public (condition, document) pairs, as CTCL prepares its own.
 
 Pairs are read from disk as they are needed. Weights and the moments of AdamW are kept at times, in
-safetensors and JSON: a killed run goes on from there and ends with the weights that an unbroken one
+safetensors and JSON: a killed run continues from there and ends with the weights that an unbroken one
 has, bit for bit on one machine. Nothing is drawn: pairs come in the order of the file, and dropout
 is off.
 
@@ -34,7 +34,7 @@ class DiskCheckpoint:
     """A folder that holds the last state of an unfinished run (`files.whole.Checkpoint`).
 
     Attributes:
-        place: The folder; whatever was begun and not finished lies beside it.
+        place: The folder; a state that is not finished yet has another name beside it.
     """
 
     place: Path
@@ -51,7 +51,7 @@ class DiskCheckpoint:
         return self.place
 
     def save(self, folder: Path) -> None:
-        """It lies in its place already."""
+        """It is in its place already."""
 
 
 def pairs_version(spec: PairTrainingSpec) -> str:
