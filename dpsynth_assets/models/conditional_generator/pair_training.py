@@ -1,8 +1,8 @@
 """Trains a named generator further on public (condition, document) pairs, as CTCL prepares its own.
 
 Pairs are read from disk as they are needed. Weights and the moments of AdamW are kept at times, in
-safetensors and JSON: a killed run continues from there and ends with the weights that an unbroken one
-has, bit for bit on one machine. Nothing is drawn: pairs come in the order of the file, and dropout
+safetensors and JSON: a killed run continues from there and ends with the weights of an unbroken
+one, bit for bit on one machine. Nothing is drawn: pairs come in the order of the file, and dropout
 is off.
 
 **Source** Tan et al. 2025, section 3.1: the task, AdamW and a cosine. [ctcl S3.1]
