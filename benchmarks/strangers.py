@@ -3,6 +3,7 @@
     PYTHONPATH=. python benchmarks/strangers.py --to build/strangers [--corpora yelp ag_news]
         [--seeds 0 1] [--epsilon 4] [--records 3000] [--data ../shared/data]
     PYTHONPATH=. python benchmarks/strangers.py --to build/strangers --marks READ.csv READ.csv
+    PYTHONPATH=. python benchmarks/strangers.py --to build/strangers --evidence
     PYTHONPATH=. python benchmarks/strangers.py --rules ROWS.parquet
 
 Each corpus and seed is a plain CSV file of its own, a home of its own and a dataset file by
@@ -16,8 +17,9 @@ again, and a run that was killed goes on where it stopped.
 Beside them lies `reading.csv`: 60 rows, 60 records that no method read and 60 rows of public only,
 cut to one length and mixed; `key.json` says what is what. A reader who sees reading.csv alone
 writes yes or no into its column `mark` (could this be a record of this kind?); --marks prints the
-shares by origin. --rules applies the public rules alone to rows that are there already, and shows
-ten before and after.
+shares by origin. --evidence puts the shares of the gap, one mean a corpus and method, into the file
+that `dpsynth advise` reads; what it says of others stays. --rules applies the public rules alone to
+rows that are there already, and shows ten before and after.
 """
 
 import argparse
@@ -36,6 +38,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.advice.evidence import FILES
+from dpsynth_assets.methods.capabilities import DeclaredFacts
+from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter, kept_rows
 from dpsynth_assets.models.row_rules import trimmed
 
@@ -102,11 +107,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--records", type=int, default=3_000)
     parser.add_argument("--marks", nargs="+", type=Path, help="marked copies of reading.csv")
+    parser.add_argument("--evidence", action="store_true", help="tell advice what was measured")
     parser.add_argument("--rules", type=Path, help="rows that are there already")
     options = parser.parse_args()
     if options.rules is None and options.to is None:
         parser.error("expected --to FOLDER, got none")
-    if not (options.rules or options.marks or options.data.is_dir()):
+    if not (options.rules or options.marks or options.evidence or options.data.is_dir()):
         parser.error(f"expected the real corpora in --data, got no folder {options.data}")
     return options
 
@@ -118,6 +124,8 @@ def main() -> None:
     elif options.marks:
         for file in options.marks:
             print(json.dumps(marked(file)))
+    elif options.evidence:
+        write_evidence(options.to / "lines.jsonl")
     else:
         lines = options.to / "lines.jsonl"
         options.to.mkdir(parents=True, exist_ok=True)
@@ -283,6 +291,39 @@ def marked(file: Path) -> dict[str, Any]:
             yes.setdefault(key[int(row["number"])], []).append(mark == "yes")
     shares = {origin: round(sum(marks) / len(marks), 3) for origin, marks in sorted(yes.items())}
     return {"reading": str(file), "of_each": READ_OF_EACH, "marked": shares}
+
+
+def write_evidence(lines: Path) -> None:
+    """Puts each method's mean shares into the file that advice reads."""
+    (*_, file) = FILES
+    known = json.loads(file.read_text()) if file.exists() else {"domains": {}, "lines": []}
+    measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in map(json.loads, lines.read_text().splitlines()):
+        if each["name"] in REGISTRY:
+            measured.setdefault((each["corpus"], each["name"]), []).append(each)
+    for (corpus, method), seeds in measured.items():
+        (candidate, *_) = REGISTRY[method].advice.candidates(DeclaredFacts(rows=seeds[0]["rows"]))
+        told = {
+            "dataset": f"{corpus}_file",
+            "line": candidate.line,
+            "asked_epsilon": round(seeds[0]["epsilon"], 2),
+            "records": 3_000,
+            "seeds": len(seeds),
+            "promise": "worst case",
+            "gap_closed": {score: mean_share(seeds, f"{score}_gap") for score in SCORES},
+            "costs": {"rows": seeds[0]["rows"]},
+        }
+        place = told["dataset"], told["line"]
+        kept = [line for line in known["lines"] if (line["dataset"], line["line"]) != place]
+        known["lines"] = [*kept, told]
+        known["domains"][told["dataset"]] = STRANGERS[corpus].domain
+    file.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def mean_share(seeds: Sequence[dict[str, Any]], key: str) -> dict[str, float]:
+    """Mean of the seeds, with the least and the greatest of them."""
+    shares = [each[key] for each in seeds]
+    return {"value": float(np.mean(shares)), "low": min(shares), "high": max(shares)}
 
 
 def show_rules(rows: pl.DataFrame) -> None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,14 @@ from the ε and the number of records that are asked for may be theirs.
 LEAST_FACTOR = 0.5
 """With less than this much of the nearest cell's ε times records, its share is a bound alone."""
 
-METRICS = ("mauve", "energy_distance")
-"""Scores whose shares of the gap are averaged: both compare rows with held-out records."""
+METRICS = ("mauve", "energy_distance", "accuracy")
+"""Scores whose shares of the gap are averaged, where a cell has them.
 
-FILE = Path(__file__).with_name("leaderboard.json")
+Two compare rows with held-out records; the third is that of a classifier trained on the rows.
+"""
+
+FILES = tuple(Path(__file__).with_name(name) for name in ("leaderboard.json", "strangers.json"))
+"""Corpora with settings for the comparison, and files as `dpsynth init` leaves them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +128,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-@lru_cache(maxsize=4)
-def measured_lines(file: Path = FILE) -> tuple[Measured, ...]:
-    """Reads the leaderboard that ships with the package; empty if there is none."""
-    if not file.is_file():
-        return ()
-    content = json.loads(file.read_text(encoding="utf-8"))
-    return tuple(lines_of(content["lines"], content.get("domains", {})))
+@cache
+def measured_lines() -> tuple[Measured, ...]:
+    """Reads what was measured and ships with the package."""
+    contents = [json.loads(file.read_text(encoding="utf-8")) for file in FILES]
+    return tuple(each for known in contents for each in lines_of(known["lines"], known["domains"]))
 
 
 def lines_of(lines: Iterable[Mapping[str, Any]], domains: Mapping[str, str]) -> Iterable[Measured]:
