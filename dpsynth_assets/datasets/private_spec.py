@@ -219,12 +219,13 @@ class PrivateDatasetSpec(Declaration):
             yield Refusal("privacy_unit.column", "a column other than the text", remedy)
 
     def _of_structure(self) -> Iterator[Refusal]:
-        prompt, schema = self.prompt or PromptSpec(), self.constraining_schema
-        if prompt.uses_schema and self.structured is None:
+        schema = self.constraining_schema
+        if self.structured is None and self.prompt is not None and self.prompt.uses_schema:
             remedy = "Declare structured.json_schema, or drop {schema}."
             yield Refusal("structured", "a schema for the {schema} of a prompt template", remedy)
         if schema is None:
             return
+        prompt = self.prompt or PromptSpec()
         otherwise = "or set structured.constrained_decoding: false."
         if prompt.text_end:
             expected = "no text_end with a schema, since a schema ends its texts"

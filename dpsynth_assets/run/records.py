@@ -18,8 +18,7 @@ from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.reading import frame_rows, refuse_unfit
-from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
-from dpsynth_assets.sensitive.part_tasks import prints_of
+from dpsynth_assets.sensitive.fingerprints import Prints, prints_of, single_prints
 from dpsynth_assets.sensitive.read_records import (
     declared_state,
     reading_digest,

@@ -24,6 +24,7 @@ said follows from private records; it is no release, and no file that is shared 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ import numpy as np
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records.reading import PrivateRecords
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below, kept_key
 
 FOLDER = ".fingerprints"
@@ -187,6 +189,15 @@ def all_prints(texts: Iterable[str], key: bytes) -> np.ndarray:
     """Fingerprints of long texts, uint64 (n,): sorted, as often as they occur."""
     plain = (" ".join(text.lower().split()) for text in texts)
     return np.sort(_digests((text for text in plain if len(text) >= SHORTEST), key))
+
+
+def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
+    """Fingerprints of texts, as often as they occur, and of ids where these name records."""
+    both = [private.records, private.held_out]
+    texts = all_prints(chain(*(each["text"] for each in both)), key)
+    if spec.columns.id is None or spec.privacy_unit.column is not None:
+        return Prints(texts)
+    return Prints(texts, id_prints(chain(*(each["record_id"] for each in both)), key))
 
 
 def single_prints(parts: Iterable[np.ndarray]) -> np.ndarray:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
-from dpsynth_assets.records.reading import PrivateRecords, Tally, canonical_records
+from dpsynth_assets.records.reading import Tally, canonical_records
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.secret_detection.finding import (
     SecretIncidence,
@@ -33,9 +32,7 @@ from dpsynth_assets.secret_detection.finding import (
     word_counts,
 )
 from dpsynth_assets.sensitive.fingerprints import (
-    Prints,
-    all_prints,
-    id_prints,
+    prints_of,
     store_key,
 )
 from dpsynth_assets.sensitive.read_records import Contributions, source_digest
@@ -87,15 +84,6 @@ def make_canonical(spec: PrivateDatasetSpec, part: Folder) -> tuple[str, Tally]:
     for piece in pieces:
         files.remove(piece)
     return digest, private.tally
-
-
-def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
-    """Fingerprints of texts, as often as they occur, and of ids where these name records."""
-    both = [private.records, private.held_out]
-    texts = all_prints(chain(*(each["text"] for each in both)), key)
-    if spec.columns.id is None or spec.privacy_unit.column is not None:
-        return Prints(texts)
-    return Prints(texts, id_prints(chain(*(each["record_id"] for each in both)), key))
 
 
 def embed_part(
