@@ -174,7 +174,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
         records=records,
         progress=progress,
     )
-    records.admit()
+    records.refuse_replaced()
     run = InOrder(runner, public.values)
     for part in plan.parts:
         run.release(part, rows if part is plan.methods[-1] else None)

@@ -11,7 +11,7 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
 )
 from dpsynth_assets.datasets.standing import shared_record_problems
-from dpsynth_assets.public_base.making import read_documents
+from dpsynth_assets.public_base.making import _trained_generator, read_documents
 from dpsynth_assets.records import SourceError
 from dpsynth_assets_tests.declared import FIELDS, written
 
@@ -93,6 +93,20 @@ def test_a_public_base_over_a_private_source_is_refused_where_it_is_read(folder,
     (folder / "broken.yaml").write_text("type: dpsynth_assets.components.PrivateDataset\n")
     with pytest.raises(SourceError, match=r"cannot be read, in .*broken.yaml\. Fix that file"):
         read_documents(PublicDataSpec.model_validate(copy))
+
+
+def test_pairs_of_a_generator_are_no_private_source(folder):
+    declare(folder, "one")
+    pairs = {"path": str(folder / "letters.csv"), "condition": "label"}
+    generator = {"kind": "pretrained", "model": str(folder), "pairs": pairs}
+    base = {"name": "base", "conditional_generator": generator}
+    base["source"] = {"path": str(folder / "copy.csv")}
+    written(folder / "base.yaml", base, "PublicData")
+    told = run("datasets", "check", folder / "base.yaml")
+    assert "generator.pairs.path: expected text that anyone may read, got" in told.output
+    spec = PublicDataSpec.model_validate(base)
+    with pytest.raises(SourceError, match="a file of the private dataset 'one'"):
+        _trained_generator(spec, spec.conditional_generator.pairs, report=None)
 
 
 def test_a_public_base_at_the_address_of_private_records_is_refused_before_it_is_opened(folder):

@@ -4,7 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.dataset_sections import PublicFactsSpec
 from dpsynth_assets.datasets.fields import models_in
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.declared import private as declaration
 
@@ -162,3 +164,11 @@ def test_labels_of_invented_text_are_different_words_on_one_line(labels):
     declared = {"domain": "Letters", "language_model": {"kind": "smollm2"}}
     with pytest.raises(ValidationError, match="labels"):
         PublicDataSpec(name="a", **declared, invented={"labels": labels})
+
+
+def test_what_a_refusal_got_is_found_and_shows_no_key():
+    with pytest.raises(ValidationError, match="got none"):
+        PublicFactsSpec(labels={"a.b": []})
+    with pytest.raises(ValidationError, match="got one") as refused:
+        EngineSpec(kind="transformers", base_url="https://me:hunter2@host/v1")
+    assert "hunter2" not in refused.value.errors()[0]["msg"]

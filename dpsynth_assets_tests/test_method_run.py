@@ -4,6 +4,7 @@ The method comes from the package `outside`, whose plan and rows take millisecon
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +16,7 @@ from dpsynth_assets.methods.base import planned
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.run.records import FrameRecords
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.tiny_models import write_language_model
@@ -51,6 +53,20 @@ def notes(word, rows=400):
 def run(frame, cohort, **changes):
     asked = {"epsilon": 4.0, "delta": 1e-6, "labels": LABELS} | changes
     return run_method("public_copy", frame, PublicBase(PUBLIC), cohort=cohort, **asked)
+
+
+def test_records_stay_known_though_another_release_is_admitted_before_they_are_paid(monkeypatch):
+    require = FrameRecords.require
+
+    def beside(self, stage):
+        require(self, stage)
+        require(replace(self, release="2", frame=notes("moon")), stage)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FrameRecords, "require", beside)
+        run(notes("sun"), "notes")
+    with pytest.raises(PrivacyError, match="'notes' has read"):
+        run(notes("sun"), "others")
 
 
 def test_a_second_call_pays_nothing_reads_nothing_and_says_so(method, monkeypatch):

@@ -59,13 +59,13 @@ class Declaration(BaseModel):
         return self
 
     def _shown(self, field: str) -> str:
-        """The value of a field as the file has it."""
+        """The value of a field as the file has it; none where a name holds a point itself."""
         value: Any = self
         for step in field.split("."):
             if isinstance(value, list):
                 value = value[int(step)]
             else:
-                value = value.get(step) if isinstance(value, dict) else getattr(value, step)
+                value = value.get(step) if isinstance(value, dict) else getattr(value, step, None)
         empty = value is None or value == "" or value == []
         shown = repr(value) if type(value) is str else str(value)
         return "none" if empty else shown[:80]
@@ -95,7 +95,8 @@ def unfit(section: Declaration, kind: str, own: Mapping[str, Collection[str]]) -
     value = getattr(section, kind)
     foreign = {name for fields in own.values() for name in fields} - {*own[value]}
     for name in sorted(section.model_fields_set & foreign):
-        yield Refusal(name, f"no {name} for {kind}: {value}", f"Drop it, or change {kind}.")
+        expected = f"no {name} for {kind}: {value}"
+        yield Refusal(name, expected, f"Drop it, or change {kind}.", "one")
     for name in own[value]:
         if getattr(section, name) is None:
             yield Refusal(name, f"a value for {kind}: {value}", f"Write {name}.")

@@ -125,7 +125,8 @@ class EngineSpec(Declaration):
         """Fields that mean nothing to its kind, and endpoints that would show a key."""
         for name in _FOREIGN.get(self.kind, _FOREIGN[DEFAULT_DECODER]):
             if getattr(self, name) != type(self).model_fields[name].default:
-                yield Refusal(name, f"no {name} for kind: {self.kind}", "Drop it, or change kind.")
+                expected = f"no {name} for kind: {self.kind}"
+                yield Refusal(name, expected, "Drop it, or change kind.", "one")
         if not self.is_endpoint:
             return
         if not self.model or not self.base_url:

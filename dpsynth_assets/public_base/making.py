@@ -169,8 +169,8 @@ def _trained_generator(spec: PublicDataSpec, pairs: PairTrainingSpec, report: Re
     from dpsynth_assets.records.reading import refuse_private
 
     declared = spec.conditional_generator
-    start = local_copy(str(declared.model))
     refuse_private(SourceSpec(path=pairs.path))
+    start = local_copy(str(declared.model))
     files = folder_version(Path(start)) if Path(start).is_dir() else ""
     version = version_of("generator", declared.model, files, pairs_version(pairs))
     unfinished = home().public_models / spec.name / "unfinished_generators" / version

@@ -17,7 +17,7 @@ from dpsynth_assets.datasets import (
     matching_files,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.dataset_sections import UTF_8
+from dpsynth_assets.datasets.dataset_sections import UTF_8, SourceSpec
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import (
@@ -313,6 +313,12 @@ def _check_public(spec: PublicDataSpec) -> Iterator[Problem]:
         if not rows:
             remedy, expected = "Fill the source, or drop it.", "at least one document"
             yield Problem(f"{prefix}source.path", expected, "no rows", remedy)
+    if (pairs := spec.conditional_generator.pairs) is not None:
+        try:
+            refuse_private(SourceSpec(path=pairs.path))
+        except SourceError as error:
+            field = "conditional_generator.pairs.path"
+            yield Problem(field, error.expected, error.told, error.remedy)
 
 
 def _source_problem(error: SourceError, prefix: str = "") -> Problem:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -17,7 +19,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records import canonical_frame
-from dpsynth_assets.records.reading import frame_rows, refuse_unfit
+from dpsynth_assets.records.reading import PrivateRecords, frame_rows, refuse_unfit
 from dpsynth_assets.sensitive.fingerprints import Prints, prints_of, single_prints
 from dpsynth_assets.sensitive.read_records import (
     declared_state,
@@ -136,28 +138,25 @@ class FrameRecords:
     embedder: Callable[[], Any]
     unfinished: Folder
     compared: bool
-    _read: PrivateInputs = field(init=False, repr=False)
 
-    def admit(self) -> None:
-        """Reads the frame, before anything else is asked of it, as the store reads a source.
+    def refuse_replaced(self) -> None:
+        """Refuses another frame than the one that this release's paid stages read.
 
         Raises:
-            PrivacyError: Another account pays for its records, or this release's paid stages read
-                other ones.
+            PrivacyError: They read other records.
         """
+        if not self.compared:
+            return
+        rows, name = self._installed.read_records, self.spec.name
         with self._before_a_charge():
-            private = canonical_frame(self.frame, self.spec)
-            refuse_unfit(private.tally, self.spec)
-            self._read = PrivateInputs(records=private.records)
-            if self.compared:
-                key = self._installed.read_records.key
-                texts, ids = prints_of(private, self.spec, key)
-                prints = Prints(single_prints([texts]), ids)
-                with self._installed.admitting(self.spec, self._digest(key), prints, self.release):
-                    pass
+            if rows.differ(name, declared_state(self.spec, self.release), self._digest(rows.key)):
+                raise PrivacyError(replaced_records(name, release=self.release))
 
     def require(self, stage: Stage) -> None:
-        """Nothing: the frame is there."""
+        """Reads the frame, and refuses records that another account pays for."""
+        del stage
+        with self._before_a_charge(), self._admitted():
+            pass
 
     def room(self, room: Room) -> Room:
         """That of this process."""
@@ -171,26 +170,51 @@ class FrameRecords:
         """Binds the charge to the frame: its digest under the key of the unfinished release."""
         embedded = self.embedder().made_by if stage.needs_embeddings else {}
         with self._before_a_charge():
-            if self.compared:
-                rows, name = self._installed.read_records, self.spec.name
-                state = declared_state(self.spec, self.release)
-                with rows.alone(name):
-                    if not rows.note_paid(name, state, self._digest(rows.key)):
-                        raise PrivacyError(replaced_records(name, release=self.release))
-                self._installed.fingerprints.note_paid(name)
+            # Another release may have been admitted since: these records are, until they are paid.
+            with self._admitted():
+                if self.compared:
+                    rows, name = self._installed.read_records, self.spec.name
+                    state = declared_state(self.spec, self.release)
+                    rows.note_paid(name, state, self._digest(rows.key))
+                    self._installed.fingerprints.note_paid(name)
             return {"embedded": embedded, "records": self._digest(self.store.read_records.key)}
 
     @contextmanager
     def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
         """The frame in canonical form, embedded once where a stage needs it."""
         del reservation
-        if stage.needs_embeddings and self._read.embeddings is None:
-            embeddings = self.embedder().embed(self._read.records["text"].to_list())
-            self._read = replace(self._read, embeddings=embeddings)
-        yield self._read
+        embeddings = self._embeddings if stage.needs_embeddings else None
+        yield PrivateInputs(records=self._private.records, embeddings=embeddings)
 
     def keep_internal(self, name: str, content: str) -> None:
         """Nowhere: there is no internal report about a frame."""
+
+    @cached_property
+    def _private(self) -> PrivateRecords:
+        private = canonical_frame(self.frame, self.spec)
+        refuse_unfit(private.tally, self.spec)
+        return private
+
+    @cached_property
+    def _prints(self) -> Prints:
+        texts, ids = prints_of(self._private, self.spec, self._installed.read_records.key)
+        return Prints(single_prints([texts]), ids)
+
+    @cached_property
+    def _embeddings(self) -> np.ndarray:
+        return self.embedder().embed(self._private.records["text"].to_list())
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Keeps the records' fingerprints, or refuses them, and holds the cohort's lock."""
+        self._private  # noqa: B018 - a frame that cannot be read is refused, compared or not
+        if not self.compared:
+            yield
+            return
+        installed = self._installed
+        digest = self._digest(installed.read_records.key)
+        with installed.admitting(self.spec, digest, self._prints, self.release):
+            yield
 
     def _before_a_charge(self) -> AbstractContextManager[None]:
         return withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged.")

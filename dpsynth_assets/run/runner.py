@@ -347,7 +347,7 @@ class _StageRun(Opened):
         public, method = self.public, self.part.method
         if self.stage.public:
             return room_of(method, self.stage, public)
-        check_judge(getattr(method.config, REJECTION, None), method.terms, public)
+        check_judge(dict(method.config).get(REJECTION), method.terms, public)
         self.records.require(self.stage)
         return self.records.room(room_of(method, self.stage, public))
 
