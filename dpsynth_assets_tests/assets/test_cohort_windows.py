@@ -235,7 +235,7 @@ def test_what_would_not_compose_in_parallel_is_refused(changes, words):
     ("cohorts", "words"),
     [
         ({**BY_MONTH, "first": "2026-01-15"}, "the first day of a month, e.g. 2026-01-01"),
-        ({**BY_MONTH, "pattern": "x"}, "no pattern for by: window, got .x.. Drop it"),
+        ({**BY_MONTH, "pattern": "x"}, "no pattern for by: window, got one. Drop it"),
         ({"by": "window", "column": "created", "period": "month"}, "got none. Write first"),
         ({"by": "file", "pattern": "mail.jsonl"}, "Without one, all files"),
         ({"by": "file", "pattern": "{who}.jsonl"}, "placeholders among"),
