@@ -1,7 +1,10 @@
 """The module Dagster loads: gathers what is declared, verifies the privacy lineage."""
 
+import gc
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
@@ -10,7 +13,18 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Pauses the garbage collector: what is imported and declared stays, a seventh of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @dg.definitions
+@_garbage_kept()
 def defs() -> dg.Definitions:
     """All definitions of the code location; a graph that breaks the lineage does not load."""
     import dpsynth_assets.defs

@@ -36,6 +36,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 LARGEST_FILE_BYTES = 1 << 20
 LARGEST_FILE_VALUES = 100_000
+DEEPEST_FILE_VALUE = 50
 """Values of a file once its aliases are written out; a few lines of YAML can mean billions."""
 
 ModelT = TypeVar("ModelT", bound=Declaration)
@@ -235,7 +236,7 @@ class TooLargeError(yaml.YAMLError):
     """A file, or what its aliases stand for, is too large for a dataset file."""
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):
     """Refuses a key that is written twice, where YAML would keep the last, and merges without end.
 
     A subclass of the safe loader: no Python objects are built.
@@ -265,23 +266,26 @@ def _loaded(path: Path) -> list[Any]:
     """Loads the documents of a file.
 
     Raises:
-        TooLargeError: It is larger than a megabyte, or means more than 100,000 values.
+        TooLargeError: It is larger than a megabyte, means more than 100,000 values, or nests them
+            deeper than 50 levels.
     """
     with path.open("rb") as file:
         content = file.read(LARGEST_FILE_BYTES + 1)
     if len(content) > LARGEST_FILE_BYTES:
         raise TooLargeError(f"more than {LARGEST_FILE_BYTES >> 20} MiB")
     documents = list(yaml.load_all(content.decode("utf-8"), Loader=_StrictLoader))
-    waiting, values = [*documents], 0
+    waiting, values, deepest = [(document, 1) for document in documents], 0, 0
     while waiting:
-        value = waiting.pop()
-        values += 1
+        value, depth = waiting.pop()
+        values, deepest = values + 1, max(deepest, depth)
         if values > LARGEST_FILE_VALUES:
             raise TooLargeError("aliases that expand to too many values")
         if isinstance(value, Mapping):
-            waiting.extend(value.values())
+            waiting.extend((inner, depth + 1) for inner in value.values())
         elif isinstance(value, list):
-            waiting.extend(value)
+            waiting.extend((inner, depth + 1) for inner in value)
+    if deepest > DEEPEST_FILE_VALUE:
+        raise TooLargeError("values nested too deeply")
     return documents
 
 
@@ -297,8 +301,6 @@ def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
         got, remedy = "bytes that are not UTF-8", "Save it as UTF-8 text."
     except TooLargeError as error:
         got, remedy = str(error), "Shorten it: a dataset file is a page of settings."
-    except RecursionError:
-        got, remedy = "values nested too deeply", "Nest them as the template does."
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""

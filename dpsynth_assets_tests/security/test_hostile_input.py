@@ -243,7 +243,7 @@ MERGES = "m0: &m0 {k: 1}\n" + "".join(
         ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
         (LAUGHS, "aliases that expand to too many values"),
         ("a: &a [*a]", "aliases that expand to too many values"),
-        ("[" * 700, "nested too deeply"),
+        ("[" * 700 + "]" * 700, "nested too deeply"),
         (b"#" * ((1 << 20) + 1), "more than 1 MiB"),
         ("a: \x00", "text that is not YAML"),
     ],
