@@ -50,7 +50,9 @@ def scored(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         made = dict(corpora(bench, arguments))
         held_out = bench.cohort.held_out.head(arguments.held_out)
     embedder, texts = TextEmbedder(), held_out["text"].to_list()
-    real = ScoredSide.of(embedder.embed(texts), texts, held_out["label"].to_list())
+    real = ScoredSide(
+        features=embedder.embed(texts), texts=texts, labels=held_out["label"].to_list()
+    )
     encoder = EncoderSpec(
         epochs=arguments.epochs, runs=arguments.runs, learning_rates=(2e-4,), max_tokens=64
     )
@@ -59,7 +61,8 @@ def scored(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     estimates: dict[str, dict[str, Any]] = {metric.name: {} for metric in MEASURES}
     for corpus, rows in made.items():
         own = rows["text"].to_list()
-        side = ScoredSide.of(embedder.embed(own), own, rows["label"].to_list(), name=corpus)
+        labels = rows["label"].to_list()
+        side = ScoredSide(features=embedder.embed(own), texts=own, labels=labels, name=corpus)
         sides = Sides(corpus=side, held_out=real, settings=settings, labelled=True)
         shown[corpus] = {}
         for metric in MEASURES:

@@ -10,7 +10,7 @@ from dpsynth_assets.methods.evolution.population import (
     voted_frame,
 )
 from dpsynth_assets.orchestration.assets.stage_metadata import rounds_table
-from dpsynth_assets.report.method_plots import votes_by_rank_plot
+from dpsynth_assets.report.plots import votes_by_rank_plot
 
 
 @pytest.fixture

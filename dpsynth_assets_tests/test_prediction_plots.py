@@ -11,7 +11,7 @@ import pytest
 from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
-from dpsynth_assets.report import method_plots as pictures, plots
+from dpsynth_assets.report import plots
 from dpsynth_assets.report.cards import released_folder
 
 INTERNAL_FACTS = {
@@ -39,14 +39,13 @@ def size_of(png):
 def drawn(monkeypatch):
     """Axes of every picture in the order in which they were drawn."""
     axes = []
-    make = pictures.new_axes
+    make = plots.new_axes
 
     def remember(width, height):
         axes.append(make(width, height))
         return axes[-1]
 
-    for module in (plots, pictures):
-        monkeypatch.setattr(module, "new_axes", remember)
+    monkeypatch.setattr(plots, "new_axes", remember)
     return axes
 
 
@@ -54,13 +53,13 @@ def drawn(monkeypatch):
 
 
 def test_batches_below_half_are_those_under_half_of_the_dearest():
-    assert pictures.share_below_half(pictures.batch_costs(INTERNAL_FACTS)) == 0.5
-    assert pictures.share_below_half(np.array([])) == 0.0
+    assert plots.share_below_half(plots.batch_costs(INTERNAL_FACTS)) == 0.5
+    assert plots.share_below_half(np.array([])) == 0.0
 
 
 def test_tokens_of_a_method_without_public_ones_are_all_private():
-    assert pictures.token_counts({"private_tokens": 5}) == (5, 0)
-    assert pictures.token_counts({"rows": 5}) is None
+    assert plots.token_counts({"private_tokens": 5}) == (5, 0)
+    assert plots.token_counts({"rows": 5}) is None
 
 
 def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
@@ -70,7 +69,7 @@ def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
         "dp_counts": [[7, -2], [4]],
         "dp_counts_before": [[0, 5, -1, 6], [1, 1, 3, 2]],
     }
-    counts = pictures.rebalanced_counts(facts)
+    counts = plots.rebalanced_counts(facts)
     assert list(counts) == ["x", "all"]
     before, after = counts["x"]
     assert before.tolist() == [6, 5, 0, -1]
@@ -83,12 +82,12 @@ def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
 
 
 def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
-    internal = pictures.internal_pictures({"median": INTERNAL_FACTS, "mean": {}})
-    released = pictures.released_pictures({"mean_svt": FACTS})
+    internal = plots.internal_pictures({"median": INTERNAL_FACTS, "mean": {}})
+    released = plots.released_pictures({"mean_svt": FACTS})
     assert list(internal) == ["batch_costs", "token_costs"]
     assert list(released) == ["private_tokens"]
-    assert all("(internal)" in pictures.TITLES[name] for name in internal)
-    assert not any("(internal)" in pictures.TITLES[name] for name in released)
+    assert all("(internal)" in plots.TITLES[name] for name in internal)
+    assert not any("(internal)" in plots.TITLES[name] for name in released)
     for png in (internal | released).values():
         width, height = size_of(png)
         assert 400 < width < 800
@@ -97,14 +96,14 @@ def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
 
 
 def test_nothing_to_show_makes_no_picture():
-    assert pictures.internal_pictures({"mean": {"seconds": 1.0}}) == {}
-    assert pictures.released_pictures({"refused": {}}) == {}
+    assert plots.internal_pictures({"mean": {"seconds": 1.0}}) == {}
+    assert plots.released_pictures({"refused": {}}) == {}
     zero = {"private_tokens": 0, "public_tokens": 0}
-    assert pictures.released_pictures({"refused": zero}) == {}
+    assert plots.released_pictures({"refused": zero}) == {}
 
 
 def test_the_histogram_of_batches_counts_each_once_and_marks_the_dearest(drawn):
-    pictures.batch_cost_plot({"median": pictures.batch_costs(INTERNAL_FACTS)})
+    plots.batch_cost_plot({"median": plots.batch_costs(INTERNAL_FACTS)})
     (axes,) = drawn
     assert sum(bar.get_height() for bar in axes.patches) == 4
     assert [line.get_xdata()[0] for line in axes.lines] == [4.0]
@@ -112,17 +111,17 @@ def test_the_histogram_of_batches_counts_each_once_and_marks_the_dearest(drawn):
 
 
 def test_costs_along_a_text_are_drawn_as_mean_and_median(drawn):
-    pictures.position_cost_plot({"median": pictures.position_costs(INTERNAL_FACTS)})
+    plots.position_cost_plot({"median": plots.position_costs(INTERNAL_FACTS)})
     mean, middle = drawn[0].lines
     assert mean.get_ydata().tolist() == [0.5, 0.2, 0.1]
     assert middle.get_ydata().tolist() == [0.4, 0.2, 0.1]
 
 
 def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_room(drawn):
-    kept = pictures._MOST_BARS + 10
+    kept = plots._MOST_BARS + 10
     before, after = np.arange(kept + 50.0)[::-1], np.full(kept + 50, np.nan)
     after[:kept] = -1.0
-    pictures.rebalancing_plot({"x": (before, after), "y": (before[:3], after[:3])})
+    plots.rebalancing_plot({"x": (before, after), "y": (before[:3], after[:3])})
     bars = drawn[0].patches
     assert len(bars) == 2 * kept + 2 * 3
     assert [bar.get_height() for bar in bars[:3]] == before[:3].tolist()
@@ -131,7 +130,7 @@ def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_ro
 
 
 def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
-    pictures.private_share_plot({"mean_svt": (30, 90), "mean": (5, 0)})
+    plots.private_share_plot({"mean_svt": (30, 90), "mean": (5, 0)})
     assert {text.get_text() for text in drawn[0].texts} == {"25%", "100%"}
 
 

@@ -37,16 +37,15 @@ from dpsynth_assets.benchmark.cells import (
     Bench,
     Cell,
     Entry,
-    Models,
     found_cell,
     is_made,
     make_cell,
     score_cell,
     stands,
 )
-from dpsynth_assets.benchmark.cohorts import REFERENCES
-from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, shares
-from dpsynth_assets.metrics.comparison import interval_rule, verdicts
+from dpsynth_assets.benchmark.cohorts import REFERENCES, Scorer
+from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of
+from dpsynth_assets.metrics.comparison import Compared, interval_rule, shares
 from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.paths import project_root
@@ -146,7 +145,7 @@ def measure(table: Table, cohort: Cohort, deadline: float) -> None:
         made = is_made(table.options.work, cell)
         if made and not stands(found_cell(table.options.work, cell, rows)):
             bench = bench or opened(table, cohort)
-            bench.scored_rows = rows
+            bench.scorer = replace(bench.scorer, rows=rows)
             _print(cell, title, score_cell(bench, cell))
 
 
@@ -173,14 +172,12 @@ def opened(table: Table, cohort: Cohort) -> Bench:
         topic_model={"settings": dict(size.topics)},
         conditional_generator={"device": options.device},  # the model that writes
     )
-    public.models = Models()
     return Bench(
         folder=options.work,
-        cohort=cohort,
-        public=public,
-        scored_rows=table.scored_rows(cohort),
+        scorer=Scorer(
+            cohort=cohort, public=public, rows=table.scored_rows(cohort), next_word=size.next_word
+        ),
         rows=size.rows,
-        next_word=size.next_word,
     )
 
 
@@ -216,7 +213,7 @@ def sentences(
         beside = {t: line for (t, epsilon), line in lines.items() if epsilon in (budget, None)}
         ends = [roles.get(role) if roles.get(role) in beside else None for role in (FLOOR, CEILING)]
         at = "" if budget is None else f"ε = {budget:g}. "
-        told += [f"{at}{sentence}" for sentence in verdicts(beside, *ends)]
+        told += [f"{at}{sentence}" for sentence in Compared(beside, *ends).verdicts()]
     return [*told, interval_rule("seeds and rows" if seeds > 1 else "rows")] if told else []
 
 

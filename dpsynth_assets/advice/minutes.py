@@ -6,11 +6,11 @@ They are of a run from an empty home; what is stored already takes none of them.
 as many are counted as there are public documents.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-from dpsynth_assets.advice.scoring_work import work_of_scores
 from dpsynth_assets.advice.speed import MachineSpeed, SpeedUnknownError, machine_speed
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
@@ -19,10 +19,9 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, PublicSizes, Work
-from dpsynth_assets.public_base.making import (
-    documents_here,
-)
+from dpsynth_assets.public_base.making import documents_here
 
 _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
 """What is taken of public documents that are not on this machine."""
@@ -198,3 +197,92 @@ def _measured_texts(base: PublicDataSpec) -> list[float]:
         return [known or _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS]
     characters = int(documents["text"].str.len_chars().sum())
     return [documents.height, characters / max(1, documents.height)]
+
+
+# Counts the work of an evaluation: references, embedded rows, and models trained or queried.
+#
+# **Privacy** Settings and declared facts alone.
+
+
+_SCORES_OF_A_CORPUS = Work(seconds=3.0)
+"""By benchmarks/run_times.py, as the constants of `minutes.py`."""
+
+_OF_TRAINING = 3.0
+"""Passes that a step of training counts as: one forwards, and twice that backwards (measured with
+the default encoder on 160 news reports: 29 s expected, 31 s taken)."""
+
+_BERT = 85e6
+"""Numbers in the layers of BERT, which an encoder that is not on this machine counts as."""
+
+
+def work_of_scores(
+    spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes, embedded: float
+) -> Iterator[Work]:
+    """Yields the work of references and scores.
+
+    Args:
+        spec: A cohort's declaration.
+        planned: Its plan.
+        sizes: Lengths of texts and numbers of records.
+        embedded: Tokens of a text that the base's embedder reads.
+    """
+    scored = 1 + 2 * int(spec.evaluation.references) + len(planned.corpora)  # 1: real data.
+    yield _references(spec, planned, sizes)
+    yield Work(embedded=_scored_texts(spec, planned) * embedded)
+    yield from [_SCORES_OF_A_CORPUS] * scored
+    yield _encoders(spec, planned, sizes, scored)
+    yield _read_rows(spec, sizes, scored)
+
+
+def _references(spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes) -> Work:
+    """The floor, without examples, and the ceiling, with real ones in its prompts."""
+    if not spec.evaluation.references:
+        return Work()
+    config = reference_settings(planned)
+    rows, longest = ceil(SPARE * spec.evaluation.reference_rows), config.max_document_tokens
+    prompts = (sizes.frame(0), sizes.prompt(examples_shown(planned), config.max_example_tokens))
+    return sum([sizes.writing(rows, prompt, longest, rows=256) for prompt in prompts], start=Work())
+
+
+def _scored_texts(spec: PrivateDatasetSpec, planned: DatasetPlan) -> float:
+    """Rows that are embedded to be scored."""
+    asked = spec.evaluation
+    return 2 * asked.reference_rows * int(asked.references) + sum(
+        min(asked.rows, each.writing.rows) for each in planned.corpora if each.writing is not None
+    )
+
+
+def _encoders(
+    spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes, scored: int
+) -> Work:
+    """Encoders that are fine-tuned on real data and on every corpus, all passes, and tested."""
+    from dpsynth_assets.models.encoder_classifier import multiplications
+
+    encoder = spec.evaluation.encoder
+    if encoder is None:
+        return Work()
+    written = (each.writing.rows for each in planned.corpora if each.writing is not None)
+    rows, held_out = min([spec.evaluation.rows, *written]), spec.held_out_fraction * sizes.records
+    passes = _OF_TRAINING * encoder.epochs * len(encoder.learning_rates) * rows
+    texts = encoder.runs * ((scored + 1) * passes + scored * (held_out + rows))
+    tokens = texts * sizes.text(encoder.max_tokens)
+    try:
+        return Work(trained=multiplications(encoder, tokens) / 1e9)
+    except FileNotFoundError:  # Not on this machine: as many numbers as BERT's layers have.
+        return Work(trained=tokens * _BERT / 1e9)
+
+
+def _read_rows(spec: PrivateDatasetSpec, sizes: PublicSizes, scored: int) -> Work:
+    """Texts that the language model reads, in float weights, to score rows of each corpus."""
+    from dpsynth_assets.metrics import read_rows
+    from dpsynth_assets.metrics.text import FLUENCY_ROWS
+
+    if not spec.evaluation.reads_rows:
+        return Work()
+    rows = scored * FLUENCY_ROWS
+    if spec.evaluation.judged:
+        rows += 2 * read_rows.CONTROL_ROWS + scored * read_rows.JUDGED_ROWS
+    if spec.evaluation.in_context:
+        rows += scored * read_rows.RUNS * (read_rows.TESTED_ROWS + read_rows.SHOTS)
+    tokens = rows * sizes.text(read_rows.JUDGED_TOKENS)
+    return Work(trained=tokens * sizes.parameters[LANGUAGE_MODEL] / 1e9)

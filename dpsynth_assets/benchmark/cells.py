@@ -10,32 +10,25 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.attacks.circumstances import code_digest
 from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort, Scorer
-from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.files.kept import JSON, TABLE, found
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.models.decoding.protocol import COUNTS
-from dpsynth_assets.models.next_word_model import NextWordSettings
-from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.replacing import owner_folder
-from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.public_base.making import OpenedModels
 
 _PACKAGE = Path(__file__).parents[1]
 _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -105,92 +98,21 @@ class Cell:
         return f"{self.cohort}-{self.entry.method}{asked}-{self.seed}-{digest}"
 
 
-class Remembering:
-    """An embedder that embeds a text once: cells of one cohort share its records."""
-
-    def __init__(self, embedder: TextEmbedder) -> None:
-        self._embedder = embedder
-        self._known: dict[tuple[bool, str], np.ndarray] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the embedder's own."""
-        return getattr(self._embedder, name)
-
-    def embed(
-        self, texts: Sequence[str], progress: Any = None, *, public: bool = False
-    ) -> np.ndarray:
-        """See `TextEmbedder.embed`."""
-        new = [text for text in dict.fromkeys(texts) if (public, text) not in self._known]
-        if new:
-            found = self._embedder.embed(new, progress, public=public)
-            self._known.update(zip(((public, text) for text in new), found, strict=True))
-        if not len(texts):
-            return np.zeros((0, self.dimension), dtype=np.float32)
-        return np.stack([self._known[public, text] for text in texts])
-
-
-class Models(OpenedModels):
-    """Opens models as every base does, with one embedder that remembers."""
-
-    def __init__(self) -> None:
-        self._embedders: dict[str, Remembering] = {}
-
-    def text_embedder(self, manifest: Mapping[str, Any]) -> Any:
-        """Opens the embedder that the artifact `text_embedder` describes."""
-        name = json.dumps(manifest["model"])
-        if name not in self._embedders:
-            self._embedders[name] = Remembering(super().text_embedder(manifest))
-        return self._embedders[name]
-
-
 @dataclass(kw_only=True)
 class Bench:
     """What the cells of one cohort share.
 
     Attributes:
         folder: Where corpora, facts and scores are kept.
-        cohort: Its records.
-        public: Public documents and models.
-        scored_rows: Rows that every corpus is scored on.
+        scorer: Scores corpora of the cohort; has its records and its public base.
         rows: Rows of a corpus where they are free.
-        next_word: The next-word model that is trained on every corpus; None: none.
-        encoder: The encoder that is fine-tuned on every corpus; None: none.
-        fluency: Whether rows' perplexity under the public model is a score.
         progress: Called with the share of each stage of a method that is done.
     """
 
     folder: Path
-    cohort: Cohort
-    public: PublicBase
-    scored_rows: int
+    scorer: Scorer
     rows: int
-    next_word: NextWordSettings | None = None
-    encoder: EncoderSpec | None = None
-    fluency: bool = False
     progress: ProgressCallback = lambda _share, _message: None
-
-    def prepare(self) -> None:
-        """Makes what all cells read, so that none of them pays for it."""
-        self.public.values(PREPARED)
-
-    @cached_property
-    def scorer(self) -> Scorer:
-        """Scores corpora of the cohort."""
-        manifest = self.public.values(["text_embedder"])["text_embedder"]
-        embedder = self.public.models.text_embedder(manifest)
-        return Scorer(
-            cohort=self.cohort,
-            held_out=embedder.embed(self.cohort.held_out["text"].to_list()),
-            embedder=embedder,
-            rows=self.scored_rows,
-            next_word=self.next_word,
-            encoder=self.encoder,
-            language_model=self._language_model() if self.fluency else None,
-        )
-
-    def _language_model(self) -> Any:
-        manifest = self.public.values(["public_language_model"])["public_language_model"]
-        return self.public.models.language_model(manifest)
 
 
 def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | None:
@@ -209,7 +131,7 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     kept = _read(facts_file)
     if kept is not None and stands(kept):
         return kept
-    bench.prepare()
+    bench.scorer.public.values(PREPARED)  # None of the cells pays for what all of them read.
     with metered() as cost:
         facts = _made(bench, cell)
     facts |= cost
@@ -229,14 +151,15 @@ def score_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     if rows.exists():
         scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed, cell.name)
     result = {**facts, **scores}
-    write_whole(_scores_file(bench.folder, cell, bench.scored_rows), JSON.write(result))
+    write_whole(_scores_file(bench.folder, cell, bench.scorer.rows), JSON.write(result))
     return result
 
 
 def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
     rows_file, model = _kept(bench.folder, cell)
     if cell.entry.is_reference:
-        rows = REFERENCES[cell.entry.method](bench.cohort, bench.public, bench.rows, cell.seed)
+        writes, own = REFERENCES[cell.entry.method], bench.scorer
+        rows = writes(own.cohort, own.public, bench.rows, cell.seed)
         write_whole(rows_file, TABLE.write(rows))
         return {"rows": rows.height}
     with tempfile.TemporaryDirectory(dir=owner_folder(bench.folder)) as scratch:
@@ -255,14 +178,14 @@ def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
 
 def _run(bench: Bench, cell: Cell, scratch: Path) -> MethodRun:
     """Runs the method with the first settings that its plan does not refuse."""
-    cohort, entry = bench.cohort, cell.entry
+    cohort, entry = bench.scorer.cohort, cell.entry
     tried = entry.otherwise or ({},)
     for number, settings in enumerate(tried):
         try:
             return run_method(
                 entry.method,
                 cohort.source.sample(fraction=1.0, shuffle=True, seed=cell.seed),
-                bench.public,
+                bench.scorer.public,
                 epsilon=float(cell.epsilon or 0.0),
                 delta=cell.delta,
                 settings={**entry.settings, **settings},

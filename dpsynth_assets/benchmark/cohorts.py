@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import EncoderSpec, PrivateDatasetSpec
@@ -274,26 +273,40 @@ class Scorer:
 
     Attributes:
         cohort: Its held-out records are what corpora are compared with.
-        held_out: (M, d) embeddings of the held-out texts.
-        embedder: Embeds rows.
+        public: Embeds rows.
         rows: Rows that every corpus is scored on.
         next_word: Size and training of the next-word model; None: none is trained.
         encoder: Settings of the encoder that is fine-tuned; None: none is.
-        language_model: Says how fluent rows are; None: nothing does.
+        fluency: Whether rows' perplexity under the public model is a score.
     """
 
     cohort: Cohort
-    held_out: np.ndarray = field(repr=False)
-    embedder: TextEmbedder
+    public: PublicBase
     rows: int
     next_word: NextWordSettings | None = None
     encoder: EncoderSpec | None = None
-    language_model: LanguageModel | None = field(default=None, repr=False)
+    fluency: bool = False
 
     @cached_property
-    def held_out_side(self) -> ScoredSide:
+    def embedder(self) -> TextEmbedder:
+        """That of the public base."""
+        return self.public.models.text_embedder(self._artifact("text_embedder"))
+
+    @cached_property
+    def language_model(self) -> LanguageModel | None:
+        """Says how fluent rows are; None: nothing does."""
+        if not self.fluency:
+            return None
+        return self.public.models.language_model(self._artifact("public_language_model"))
+
+    def _artifact(self, name: str) -> Any:
+        return self.public.values([name])[name]
+
+    @cached_property
+    def held_out(self) -> ScoredSide:
         """The held-out rows, resampled alike for all corpora."""
-        return ScoredSide.of(self.held_out, self.cohort.held_out["text"].to_list())
+        texts = self.cohort.held_out["text"].to_list()
+        return ScoredSide(features=self.embedder.embed(texts), texts=texts)
 
     def of_rows(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Any]:
         """Scores a corpus; if it is too small, `scored_rows` is 0 and structure alone is scored.
@@ -320,11 +333,11 @@ class Scorer:
         """Scores that there are; one that needs labels once for each part of the label."""
         texts = rows["text"].to_list()
         features = self.embedder.embed(texts, public=True)
-        corpus = ScoredSide.of(features, texts, name=name)
+        corpus = ScoredSide(features=features, texts=texts, name=name)
         next_word = None if self.next_word is None else self.next_word.model_dump()
         sides = Sides(
             corpus=corpus,
-            held_out=self.held_out_side,
+            held_out=self.held_out,
             settings=EvaluationSettings(
                 max_rows=self.rows,
                 seed=seed,
@@ -367,4 +380,4 @@ class Scorer:
         """Scores a downstream model that was trained on the records themselves."""
         held_out = self.cohort.held_out
         texts, labels = held_out["text"].to_list(), held_out["label"].to_list()
-        return downstream_model_scores(folder, texts, labels, self.held_out)
+        return downstream_model_scores(folder, texts, labels, self.held_out.features)

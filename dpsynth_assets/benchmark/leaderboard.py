@@ -15,11 +15,11 @@ import numpy as np
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.datasets.benchmark_spec import REFERENCES
 from dpsynth_assets.metrics.comparison import (
+    Compared,
     GapShare,
     better_by,
-    gap_closed,
-    gap_sentence,
     interval_rule,
+    shares,
 )
 from dpsynth_assets.metrics.metric import RESAMPLES, Estimate
 from dpsynth_assets.metrics.registry import benchmarked, compared, leading
@@ -244,7 +244,8 @@ def _verdicts(
     }
     roles = [role if role in ends else None for role in (FLOOR, CEILING)]
     seeds = min((len(grouped[key]) for key in own if key[2] is not None), default=1)
-    notes = [told for metric in compared().values() for told in gap_sentence(metric, ends, *roles)]
+    table = Compared(ends, *roles)
+    notes = [told for metric in compared().values() for told in table.without_gap(metric)]
     return {
         "better": better,
         "notes": [*notes, interval_rule("seeds and rows" if seeds > 1 else "rows")],
@@ -288,9 +289,3 @@ def _mean(results: Sequence[Mapping[str, Any]], name: str) -> Estimate:
     picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
     draws = of_rows[picks, np.arange(RESAMPLES)[:, None]].mean(axis=1)
     return Estimate.around(float(np.mean(values)), draws)
-
-
-def shares(line: Line, floor: Line | None, ceiling: Line | None) -> dict[str, GapShare | None]:
-    """Share of each metric's gap that a line closes; None where it cannot be decided."""
-    low, high = floor or {}, ceiling or {}
-    return {m: gap_closed(m, line.get(m), low.get(m), high.get(m)) for m in compared()}

@@ -10,12 +10,17 @@ from dpsynth_assets.benchmark.cells import (
     Bench,
     Cell,
     Entry,
-    Models,
     found_cell,
     score_cell,
     stands,
 )
-from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents, whole_texts
+from dpsynth_assets.benchmark.cohorts import (
+    Cohort,
+    Scorer,
+    read_cohort,
+    read_documents,
+    whole_texts,
+)
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.models.next_word_model import NextWordSettings
@@ -128,12 +133,10 @@ class DatasetBench:
 
     @cached_property
     def public(self) -> PublicBase:
-        """Its public base; its models remember what they embedded."""
+        """Its public base."""
         own = self.dataset.documents
         documents = None if own is None else read_documents(Path(own))
-        public = PublicBase(documents, name=self.spec.name, **self._public_fields)
-        public.models = Models()
-        return public
+        return PublicBase(documents, name=self.spec.name, **self._public_fields)
 
     @property
     def _public_fields(self) -> Mapping[str, Any]:
@@ -170,18 +173,17 @@ class DatasetBench:
 
     def _bench(self, records: int) -> Bench:
         if records not in self._benches:
-            self._benches[records] = Bench(
-                folder=self.folder,
+            next_word = NextWordSettings(score_texts=SCORE_TEXTS) if self.spec.next_word else None
+            scorer = Scorer(
                 cohort=self.cohort_of(records),
                 public=self.public,
-                scored_rows=self.scored_rows,
-                rows=self.spec.rows,
-                next_word=NextWordSettings(score_texts=SCORE_TEXTS)
-                if self.spec.next_word
-                else None,
+                rows=self.scored_rows,
+                next_word=next_word,
                 encoder=self.spec.encoder,
                 fluency=True,
-                progress=self.progress,
+            )
+            self._benches[records] = Bench(
+                folder=self.folder, scorer=scorer, rows=self.spec.rows, progress=self.progress
             )
         return self._benches[records]
 

@@ -20,17 +20,15 @@ from dpsynth_assets.cli.terminal import AsJson, answer, progress_bar, say, show_
 from dpsynth_assets.datasets.dataset_sections import MAX_SET_ASIDE
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.files.whole import write_whole
-from dpsynth_assets.metrics.comparison import interval_rule, verdicts
+from dpsynth_assets.metrics.comparison import Compared, interval_rule
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    real_scores,
-    score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
-from dpsynth_assets.metrics.metric import LEAST_ROWS, stratified_rows
+from dpsynth_assets.metrics.metric import LEAST_ROWS, ScoredSide, stratified_rows
 from dpsynth_assets.metrics.registry import pictured
 from dpsynth_assets.metrics.text import VERBATIM_SHARE
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -165,17 +163,17 @@ def _score(
         name: side[stratified_rows(side["label"].to_list(), settings.max_rows, settings.seed)]
         for name, side in (("source", source), ("held_out", held_out), ("corpus", corpus))
     }
-    parts: dict[str, ScoredCorpus] = {}
+    parts: dict[str, ScoredSide] = {}
     for index, (name, side) in enumerate(sides.items()):
         report(0.25 * index, f"embedding {side.height} texts ({name.replace('_', '-')})")
         texts, labels = side["text"].to_list(), side["label"].to_list()
-        parts[name] = ScoredCorpus(texts=texts, labels=labels, features=embedder.embed(texts))
+        parts[name] = ScoredSide(texts=texts, labels=labels, features=embedder.embed(texts))
     report(0.75, "scoring")
     reference = PrivateReference(source=parts["source"], held_out=parts["held_out"])
     scored = dataclasses.replace(parts["corpus"], name="synthetic")
     public_texts = public["text"].to_list()
-    real = real_scores(reference, public_texts, settings)
-    scores = score_corpus(scored, reference, public_texts, settings)
+    evaluation = Evaluation(reference=reference, public_texts=public_texts, settings=settings)
+    real, scores = evaluation.real_scores(), evaluation.scores(scored)
     # The maker of the corpus may have read every real row.
     copied = verbatim_share(scored.texts, [*source["text"], *held_out["text"]], public_texts)
     values = {**scores.values, VERBATIM_SHARE.name: copied}
@@ -194,7 +192,7 @@ def _verdicts(
         scored = f"{scored} There are only {table[0].rows} real rows: give more."
     if why_unlabelled:
         scored = f"{scored} No accuracy: {why_unlabelled}."
-    told = verdicts({score.name: score.estimates for score in table})
+    told = Compared({score.name: score.estimates for score in table}).verdicts()
     if not all(score.estimates for score in table):
         return [f"{scored} No verdict: it needs at least {LEAST_ROWS} rows on each side."]
     return [scored, *told, interval_rule("rows")]

@@ -107,14 +107,21 @@ def gap_closed(
     return GapShare(value, low, high)
 
 
+def shares(
+    scores: Estimates, floor: Estimates | None, ceiling: Estimates | None
+) -> dict[str, GapShare | None]:
+    """Share of each metric's gap that a corpus closes; None where it cannot be decided."""
+    low, high = floor or {}, ceiling or {}
+    return {m: gap_closed(m, scores.get(m), low.get(m), high.get(m)) for m in compared()}
+
+
 def gap_fields(scores: Estimates, floor: Estimates, ceiling: Estimates) -> dict[str, Any]:
     """Fields of a table's row: `gap_closed_<metric>` with `_low` and `_high`; None if undecided."""
     fields: dict[str, Any] = {}
-    for name, metric in compared().items():
-        share = gap_closed(name, scores.get(name), floor.get(name), ceiling.get(name))
-        for end in ("value", "low", "high"):
-            key = metric.gap if end == "value" else f"{metric.gap}_{end}"
-            fields[key] = None if share is None else getattr(share, end)
+    for name, share in shares(scores, floor, ceiling).items():
+        key = compared()[name].gap
+        for end, field in (("value", key), ("low", f"{key}_low"), ("high", f"{key}_high")):
+            fields[field] = None if share is None else getattr(share, end)
     return fields
 
 
@@ -134,25 +141,6 @@ def better_by(corpora: Mapping[str, Estimates]) -> dict[str, dict[str, list[str]
             if pair.verdict == "better":
                 better.setdefault(pair.second, []).append(metric.title)
     return found
-
-
-def verdicts(
-    corpora: Mapping[str, Estimates], floor: str | None = None, ceiling: str | None = None
-) -> list[str]:
-    """Says in a sentence a metric which corpora differ and what the data cannot decide.
-
-    Args:
-        corpora: Scores by name; those of one table, on one number of rows.
-        floor: Name of the public-only corpus among them, if it is there.
-        ceiling: Name of the non-private one.
-    """
-    sentences = []
-    for name, metric in compared().items():
-        pairs = compare_all(name, corpora)
-        if pairs:
-            sentences.append(_ordering(metric.title, pairs))
-            sentences += gap_sentence(metric, corpora, floor, ceiling)
-    return sentences
 
 
 def interval_rule(resampled: str) -> str:
@@ -182,122 +170,117 @@ def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
     return f"By {title}: {'; '.join(parts)}."
 
 
-def gap_sentence(
-    metric: Metric, corpora: Mapping[str, Estimates], floor: str | None, ceiling: str | None
-) -> Iterator[str]:
-    """Says why there is no share of the gap, where both ends have a score and there is none."""
-    if floor is None or ceiling is None:
-        return
-    low, high = corpora[floor].get(metric.name), corpora[ceiling].get(metric.name)
-    if low is None or high is None:
-        return
-    verdict = compare(metric.name, (ceiling, high), (floor, low)).verdict
-    if verdict == "better":
-        return
-    undecided = verdict == "undecided"
-    said = "does not differ from" if undecided else "is worse than"
-    yield (
-        f"{'Undecided: by' if undecided else 'By'} {metric.title}, the ceiling ({ceiling}, "
-        f"{high.value:.3g} ± {high.std:.2g}) {said} the floor ({floor}, {low.value:.3g} ± "
-        f"{low.std:.2g}); no share of the gap is given."
-    )
-
-
 _CEILING = (
     "The ceiling is one public model with real examples in its prompt: a reference, not an upper "
     "bound."
 )
 
 
-def told_of_private(
-    private: Sequence[str],
-    corpora: Mapping[str, Estimates],
-    floor: str | None = None,
-    ceiling: str | None = None,
-) -> list[str]:
-    """Says which private corpus is best, and which lie below the floor or above the ceiling.
+@dataclass(frozen=True)
+class Compared:
+    """Corpora of one table, scored on one number of rows.
 
-    Args:
-        private: Names of the private corpora.
+    Attributes:
         corpora: Scores by name, of references too.
         floor: Name of the public-only corpus among them, if it is there.
         ceiling: Name of the non-private one.
     """
-    own = {name: corpora[name] for name in private if name in corpora}
-    return [
-        *_leading(own, corpora, floor, ceiling),
-        *_below_floor(own, corpora, floor),
-        *_above_ceiling(own, corpora, ceiling),
-    ]
 
+    corpora: Mapping[str, Estimates]
+    floor: str | None = None
+    ceiling: str | None = None
 
-def _leading(
-    own: Mapping[str, Estimates],
-    corpora: Mapping[str, Estimates],
-    floor: str | None,
-    ceiling: str | None,
-) -> Iterator[str]:
-    """The best private corpus by the first metric that is there."""
-    metrics = compared()
-    metric = next((m for m in metrics if any(m in scores for scores in own.values())), None)
-    if metric is None:
-        return
-    scored = {name: scores[metric] for name, scores in own.items() if metric in scores}
-    pairs = compare_all(metric, own)
-    best = pairs[0].first if pairs else next(iter(scored))
-    ends = (corpora.get(end or "", {}).get(metric) for end in (floor, ceiling))
-    share = gap_closed(metric, scored[best], *ends)
-    closed = "" if share is None else f", {share} of the gap from floor to ceiling"
-    shown = f"{metrics[metric].title} {scored[best].value:.3g}{closed}"
-    if len(scored) == 1:
-        yield f"The only private corpus with a score is {best}: {shown}."
-        return
-    found = [pair for pair in pairs if pair.first == best]
-    beaten = ", ".join(pair.second for pair in found if pair.verdict == "better")
-    undecided = ", ".join(pair.second for pair in found if pair.verdict != "better")
-    parts = [f"it is better than {beaten}"] if beaten else []
-    if undecided:
-        parts.append(f"its difference from {undecided} is not decided by these rows")
-    yield f"Of the private corpora, {best} scores best ({shown}); {'; '.join(parts)}."
+    def verdicts(self) -> list[str]:
+        """Says in a sentence a metric which corpora differ and what the data cannot decide."""
+        sentences = []
+        for name, metric in compared().items():
+            if pairs := compare_all(name, self.corpora):
+                sentences += [_ordering(metric.title, pairs), *self.without_gap(metric)]
+        return sentences
 
-
-def _below_floor(
-    own: Mapping[str, Estimates], corpora: Mapping[str, Estimates], floor: str | None
-) -> Iterator[str]:
-    """Private corpora that these rows show to be worse than public text alone."""
-    below = [
-        f"{pair.first} by {metric.title}"
-        for metric, pair in _beside(own, corpora, floor)
-        if pair.verdict == "worse"
-    ]
-    if below:
+    def without_gap(self, metric: Metric) -> Iterator[str]:
+        """Says why there is no share of the gap, where both ends have a score and there is none."""
+        low, high = self._ends(metric.name)
+        if low is None or high is None:
+            return
+        verdict = compare(metric.name, ("ceiling", high), ("floor", low)).verdict
+        if verdict == "better":
+            return
+        undecided = verdict == "undecided"
+        said = "does not differ from" if undecided else "is worse than"
         yield (
-            f"Worse than public text alone ({floor}): {', '.join(below)}. These scores show no "
-            "gain from the private records: try another method, or a larger ε."
+            f"{'Undecided: by' if undecided else 'By'} {metric.title}, the ceiling "
+            f"({self.ceiling}, {high.value:.3g} ± {high.std:.2g}) {said} the floor ({self.floor}, "
+            f"{low.value:.3g} ± {low.std:.2g}); no share of the gap is given."
         )
 
+    def told_of_private(self, private: Sequence[str]) -> list[str]:
+        """Says which of these corpora is best, and which lie below the floor or above the ceiling.
 
-def _above_ceiling(
-    own: Mapping[str, Estimates], corpora: Mapping[str, Estimates], ceiling: str | None
-) -> Iterator[str]:
-    """Private corpora that score above the ceiling, and whether these rows decide it."""
-    above = [
-        f"{pair.first} by {metric.title} "
-        f"({'better' if pair.verdict == 'better' else 'a difference within chance'})"
-        for metric, pair in _beside(own, corpora, ceiling)
-        if pair.difference and (pair.difference < 0) == metric.less_is_better
-    ]
-    if above:
-        yield f"Scores above the ceiling ({ceiling}): {', '.join(above)}. {_CEILING}"
+        Args:
+            private: Names of the private corpora.
+        """
+        own = {name: self.corpora[name] for name in private if name in self.corpora}
+        return [*self._leading(own), *self._below_floor(own), *self._above_ceiling(own)]
 
+    def _ends(self, metric: str) -> list[Estimate | None]:
+        """Scores of floor and ceiling."""
+        return [self.corpora.get(end or "", {}).get(metric) for end in (self.floor, self.ceiling)]
 
-def _beside(
-    own: Mapping[str, Estimates], corpora: Mapping[str, Estimates], end: str | None
-) -> Iterator[tuple[Metric, Comparison]]:
-    """Every private corpus beside the floor or the ceiling, by each metric that both have."""
-    beside = {} if end is None else corpora.get(end, {})
-    for name, metric in compared().items():
-        for corpus, scores in own.items():
-            if name in beside and name in scores:
-                first, second = (corpus, scores[name]), (str(end), beside[name])
-                yield metric, compare(name, first, second)
+    def _leading(self, own: Mapping[str, Estimates]) -> Iterator[str]:
+        """The best private corpus by the first metric that is there."""
+        metrics = compared()
+        metric = next((m for m in metrics if any(m in scores for scores in own.values())), None)
+        if metric is None:
+            return
+        scored = {name: scores[metric] for name, scores in own.items() if metric in scores}
+        pairs = compare_all(metric, own)
+        best = pairs[0].first if pairs else next(iter(scored))
+        share = gap_closed(metric, scored[best], *self._ends(metric))
+        closed = "" if share is None else f", {share} of the gap from floor to ceiling"
+        shown = f"{metrics[metric].title} {scored[best].value:.3g}{closed}"
+        if len(scored) == 1:
+            yield f"The only private corpus with a score is {best}: {shown}."
+            return
+        found = [pair for pair in pairs if pair.first == best]
+        beaten = ", ".join(pair.second for pair in found if pair.verdict == "better")
+        undecided = ", ".join(pair.second for pair in found if pair.verdict != "better")
+        parts = [f"it is better than {beaten}"] if beaten else []
+        if undecided:
+            parts.append(f"its difference from {undecided} is not decided by these rows")
+        yield f"Of the private corpora, {best} scores best ({shown}); {'; '.join(parts)}."
+
+    def _below_floor(self, own: Mapping[str, Estimates]) -> Iterator[str]:
+        """Private corpora that these rows show to be worse than public text alone."""
+        below = [
+            f"{pair.first} by {metric.title}"
+            for metric, pair in self._beside(own, self.floor)
+            if pair.verdict == "worse"
+        ]
+        if below:
+            yield (
+                f"Worse than public text alone ({self.floor}): {', '.join(below)}. These scores "
+                "show no gain from the private records: try another method, or a larger ε."
+            )
+
+    def _above_ceiling(self, own: Mapping[str, Estimates]) -> Iterator[str]:
+        """Private corpora that score above the ceiling, and whether these rows decide it."""
+        above = [
+            f"{pair.first} by {metric.title} "
+            f"({'better' if pair.verdict == 'better' else 'a difference within chance'})"
+            for metric, pair in self._beside(own, self.ceiling)
+            if pair.difference and (pair.difference < 0) == metric.less_is_better
+        ]
+        if above:
+            yield f"Scores above the ceiling ({self.ceiling}): {', '.join(above)}. {_CEILING}"
+
+    def _beside(
+        self, own: Mapping[str, Estimates], end: str | None
+    ) -> Iterator[tuple[Metric, Comparison]]:
+        """Every private corpus beside the floor or the ceiling, by each metric that both have."""
+        beside = self.corpora.get(end or "", {})
+        for name, metric in compared().items():
+            for corpus, scores in own.items():
+                if name in beside and name in scores:
+                    pair = (corpus, scores[name]), (str(end), beside[name])
+                    yield metric, compare(name, *pair)

@@ -10,7 +10,6 @@ mechanism read; copying is measured against the *source* records, which mechanis
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -82,25 +81,6 @@ class EvaluationSettings:
         return dataclasses.replace(self.mauve, max_rows=self.max_rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredCorpus:
-    """Rows to score: N texts, N labels ("" where there are none), float32 (N, d) features."""
-
-    name: str = REAL_DATA
-    texts: Sequence[str] = field(repr=False)
-    labels: Sequence[str] = field(repr=False)
-    features: np.ndarray = field(repr=False)
-
-    def rows(self, chosen: np.ndarray) -> "ScoredCorpus":
-        """Some of the rows by their places."""
-        return dataclasses.replace(
-            self,
-            texts=[self.texts[row] for row in chosen],
-            labels=[self.labels[row] for row in chosen],
-            features=self.features[chosen],
-        )
-
-
 class SourceRecords(Protocol):
     """All source records, wherever they lie."""
 
@@ -124,8 +104,8 @@ class PrivateReference:
         source_version: Digest of all source records; "": to be made of the above.
     """
 
-    source: ScoredCorpus
-    held_out: ScoredCorpus
+    source: ScoredSide
+    held_out: ScoredSide
     canaries: Sequence[str] = field(repr=False, default=())
     everywhere: SourceRecords | None = field(repr=False, default=None)
     source_label_count: int | None = field(repr=False, default=None)
@@ -180,69 +160,61 @@ class CorpusScores:
         return cls(name=name, rows=rows, values=values, estimates=estimates)
 
 
-def score_corpus(
-    corpus: ScoredCorpus,
-    reference: PrivateReference,
-    public_texts: Sequence[str],
-    settings: EvaluationSettings,
-    language_model: "LanguageModel | None" = None,
-) -> CorpusScores:
-    """Scores at most `max_rows` rows of one corpus, some by the public language model if given."""
-    corpus = _sample(corpus, settings)
-    sides = _sides(corpus, reference, public_texts, settings, language_model)
-    found = {metric: metric.of(sides) for metric in reported()}
-    return CorpusScores.of(corpus.name, len(corpus.texts), found)
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Everything that corpora of one table are scored by.
 
-
-def real_scores(
-    reference: PrivateReference,
-    public_texts: Sequence[str],
-    settings: EvaluationSettings,
-    language_model: "LanguageModel | None" = None,
-) -> CorpusScores:
-    """Scores real data as if it were a corpus: what a perfect generator would reach.
-
-    What is measured against held-out records is that of source records, at most as many as a
-    corpus may have rows. What is measured against source records, such as copying, is that of
-    held-out ones: the overlap that is there without any copying.
+    Attributes:
+        reference: Private records.
+        public_texts: Documents whose spans are no leak.
+        settings: Constants.
+        language_model: The public language model, where it scores rows.
     """
-    order = np.random.default_rng(settings.seed).permutation(len(reference.source.texts))
-    chosen = order[: settings.max_rows]
-    real = {
-        "source": reference.source.rows(chosen),
-        "held-out": _sample(reference.held_out, settings),
-    }
-    sides = {
-        name: _sides(corpus, reference, public_texts, settings, language_model)
-        for name, corpus in real.items()
-    }
-    found = {
-        metric: None if metric.of_real is None else metric.of(sides[metric.of_real])
-        for metric in reported()
-    }
-    return CorpusScores.of(REAL_DATA, len(chosen), found)
 
+    reference: PrivateReference
+    public_texts: Sequence[str] = field(repr=False, default=())
+    settings: EvaluationSettings = EvaluationSettings()
+    language_model: "LanguageModel | None" = None
 
-def _sample(corpus: ScoredCorpus, settings: EvaluationSettings) -> ScoredCorpus:
-    return corpus.rows(stratified_rows(corpus.labels, settings.max_rows, settings.seed))
+    def scores(self, corpus: ScoredSide) -> CorpusScores:
+        """Scores at most `max_rows` rows of one corpus."""
+        corpus = self._sample(corpus)
+        sides = self._sides(corpus)
+        found = {metric: metric.of(sides) for metric in reported()}
+        return CorpusScores.of(corpus.name, len(corpus.texts), found)
 
+    def real_scores(self) -> CorpusScores:
+        """Scores real data as if it were a corpus: what a perfect generator would reach.
 
-def _sides(
-    corpus: ScoredCorpus,
-    reference: PrivateReference,
-    public_texts: Sequence[str],
-    settings: EvaluationSettings,
-    language_model: "LanguageModel | None",
-) -> Sides:
-    """Resamples corpus and held-out records."""
-    drawn = partial(ScoredSide.of, seed=settings.seed, resamples=settings.resamples)
-    held_out = reference.held_out
-    return Sides(
-        corpus=drawn(corpus.features, corpus.texts, corpus.labels, name=corpus.name),
-        held_out=drawn(held_out.features, held_out.texts, held_out.labels),
-        settings=settings,
-        labelled=reference.has_labels,
-        reference=reference,
-        public_texts=public_texts,
-        language_model=language_model,
-    )
+        What is measured against held-out records is that of source records, at most as many as a
+        corpus may have rows. What is measured against source records, such as copying, is that of
+        held-out ones: the overlap that is there without any copying.
+        """
+        source, held_out = self.reference.source, self.reference.held_out
+        order = np.random.default_rng(self.settings.seed).permutation(len(source.texts))
+        chosen = order[: self.settings.max_rows]
+        real = {"source": source.rows(chosen), "held-out": self._sample(held_out)}
+        sides = {
+            name: self._sides(dataclasses.replace(rows, name=REAL_DATA))
+            for name, rows in real.items()
+        }
+        found = {
+            metric: None if metric.of_real is None else metric.of(sides[metric.of_real])
+            for metric in reported()
+        }
+        return CorpusScores.of(REAL_DATA, len(chosen), found)
+
+    def _sample(self, rows: ScoredSide) -> ScoredSide:
+        return rows.rows(stratified_rows(rows.labels, self.settings.max_rows, self.settings.seed))
+
+    def _sides(self, corpus: ScoredSide) -> Sides:
+        drawn = {"seed": self.settings.seed, "resamples": self.settings.resamples}
+        return Sides(
+            corpus=dataclasses.replace(corpus, **drawn),
+            held_out=dataclasses.replace(self.reference.held_out, name="held out", **drawn),
+            settings=self.settings,
+            labelled=self.reference.has_labels,
+            reference=self.reference,
+            public_texts=self.public_texts,
+            language_model=self.language_model,
+        )

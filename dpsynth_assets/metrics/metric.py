@@ -9,8 +9,9 @@ Letters: N rows of a side, d dimensions, B resamples.
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -132,35 +133,41 @@ LEAST_ROWS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredSide:
-    """Rows of one side: a corpus, or the held-out records.
+    """Rows of one side: a corpus, or records. `repr` shows no text.
 
     Attributes:
+        name: Of the corpus: each has resamples of its own. The held-out side has one name for all
+            corpora of a table.
         features: (N, d) embeddings.
         texts: N texts.
-        labels: N labels; empty where there are none.
-        counts: (B, N), how often each row stands in each resample.
+        labels: N labels, "" where there are none.
+        seed: Public seed of the resamples.
+        resamples: B.
     """
 
+    name: str = "held out"
     features: np.ndarray = field(repr=False)
     texts: Sequence[str] = field(repr=False, default=())
     labels: Sequence[str] = field(repr=False, default=())
-    counts: np.ndarray = field(repr=False)
+    seed: int = 0
+    resamples: int = RESAMPLES
 
-    @classmethod
-    def of(
-        cls,
-        features: np.ndarray,
-        texts: Sequence[str] = (),
-        labels: Sequence[str] = (),
-        *,
-        name: str = "held out",
-        seed: int = 0,
-        resamples: int = RESAMPLES,
-    ) -> "ScoredSide":
-        """Draws resamples; the held-out side has one name for all corpora of a table."""
-        rows = max(1, len(features))
-        counts = resampled_counts(rows, resamples, seed_of(name, seed))[:, : len(features)]
-        return cls(features=features, texts=texts, labels=labels, counts=counts)
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """(B, N), how often each row stands in each resample."""
+        rows = len(self.features)
+        return resampled_counts(max(1, rows), self.resamples, seed_of(self.name, self.seed))[
+            :, :rows
+        ]
+
+    def rows(self, chosen: np.ndarray) -> "ScoredSide":
+        """Some of the rows by their places."""
+        return replace(
+            self,
+            texts=[self.texts[row] for row in chosen],
+            labels=[self.labels[row] for row in chosen],
+            features=self.features[chosen],
+        )
 
 
 class Need(StrEnum):

@@ -19,10 +19,9 @@ from dpsynth_assets.metrics.downstream import (
 )
 from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
 from dpsynth_assets.metrics.fine_tuned import ENCODER_ACCURACY, ENCODER_ON_CORPUS
-from dpsynth_assets.metrics.in_context import IN_CONTEXT_ACCURACY
-from dpsynth_assets.metrics.judged import QUALITY, QUALITY_CONTROL
 from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
 from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.read_rows import IN_CONTEXT_ACCURACY, QUALITY, QUALITY_CONTROL
 from dpsynth_assets.metrics.surviving_terms import SURVIVING_TERMS
 from dpsynth_assets.metrics.text import (
     CANARIES_FOUND,

@@ -11,13 +11,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from dpsynth_assets.privacy.blow_up import ROUND_UP
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_bernoulli
 from dpsynth_assets.privacy.secret_noise import SecretSampling, shift_event
+from dpsynth_assets.privacy.secret_protection import ROUND_UP
 
 BLOCK_ENTRIES = 1 << 22
 """Distances, and entries of records, held at a time: 32 MiB each."""

@@ -15,15 +15,16 @@ from typing import Literal
 
 import numpy as np
 
-from dpsynth_assets.privacy.blow_up import ROUND_UP, without_tail
 from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_protection import (
+    ROUND_UP,
     check_bounds,
     gaussian_budget,
     poisson_binomial,
     posterior_of_events,
+    without_tail,
 )
 
 

@@ -5,13 +5,18 @@ of its entries seal them, so a trail with such entries is internal, like its led
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
+from dpsynth_assets.files.whole import digest_of
+from dpsynth_assets.methods.stages import left_by_command
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.admission import increase
 from dpsynth_assets.privacy.ledger.export import ChargeLine, HistoryLine, csv_of, history
-from dpsynth_assets.privacy.ledger.schema import APPROVAL, COMMIT
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, COMMIT, canonical_json
+from dpsynth_assets.report.label import seals_private_value
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
 NOT_RECORDED = "not recorded"
@@ -193,3 +198,211 @@ def to_json(trail: AuditTrail) -> str:
     """The whole trail as JSON."""
     values = {**asdict(trail), "agrees": trail.agrees}
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+# Compares what the ledger, the event log, the stored releases and the released files say.
+#
+# Dagster's event log is a display copy: assets are wiped, runs deleted, and anybody with access may
+# report a materialisation that never was. So both directions are compared, and where they differ
+# the ledger is right.
+
+
+TO_EVENT_LOG, TO_LEDGER = "ledger -> event log", "event log -> ledger"
+STORE, FILE, CHAIN = "stored release", "released file", "ledger chain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materialised:
+    """Claims of one materialisation in the event log.
+
+    Attributes:
+        asset: Asset key, parts joined by `/`.
+        run_id: Its run; empty for an event that was reported without one.
+        storage_id: Its place in the event log; a later one is newer.
+        reservation: Charge it names; None where it names none.
+        event: Accounting event it shows; None where it shows none.
+        guarantee: Guarantee it shows; None where it shows none.
+        epsilon: ε it shows; None where it shows none.
+        ledger_head: Hash of the last ledger entry it covers, for a statement that may show it.
+        ledger_entries: Number of the last ledger entry it covers, for a statement; None otherwise.
+        files: File below the released folder -> SHA-256.
+    """
+
+    asset: str
+    run_id: str
+    storage_id: int
+    reservation: str | None = None
+    event: Mapping[str, Any] | None = None
+    guarantee: str | None = None
+    epsilon: float | None = None
+    ledger_head: str | None = None
+    ledger_entries: int | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def file_digests(place: Path, below: Path) -> dict[str, str]:
+    """SHA-256 of a file, or of every file of a folder, by its path below another folder."""
+    paths = sorted(path for path in [place, *place.rglob("*")] if path.is_file())
+    return {path.relative_to(below).as_posix(): digest_of(path) for path in paths}
+
+
+def unmaterialised(spends: Sequence[Spend], events: Sequence[Materialised]) -> list[Finding]:
+    """Ledger -> event log: released charges that no materialisation names.
+
+    A charge without a release is no finding: its run died, and it stays charged. Nor is a line that
+    a command wrote and that cost nothing: no asset stands for it.
+    """
+    shown = {event.reservation for event in events}
+    return [
+        Finding(
+            kind=TO_EVENT_LOG,
+            subject=spend.asset,
+            message=(
+                f"Expected a materialisation that names ledger entry {spend.seq}, got none: it was "
+                "wiped, or its run was killed after the commit. Materialise the asset again, which "
+                "is free."
+            ),
+        )
+        for spend in spends
+        if spend.state == RELEASED_STATE
+        and spend.reservation not in shown
+        and not (left_by_command(spend.asset) and spend.epsilon_alone == 0)
+    ]
+
+
+def unaccounted(
+    entries: Iterable[LedgerEntry], spends: Sequence[Spend], events: Sequence[Materialised]
+) -> list[Finding]:
+    """Event log -> ledger: materialisations whose claims the ledger does not bear out."""
+    charges = ChargeGraph(entries).charges
+    alone = {spend.reservation: spend.epsilon_alone for spend in spends}
+    latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
+    findings = []
+    for event in events:
+        message = _false_claim(event, charges, alone, latest[event.asset])
+        if message is not None:
+            findings.append(Finding(kind=TO_LEDGER, subject=event.asset, message=message))
+    return findings
+
+
+def _false_claim(
+    event: Materialised,
+    charges: Mapping[str, LedgerEntry],
+    alone: Mapping[str, float | None],
+    latest: Materialised,
+) -> str | None:
+    """Says what a materialisation claims that its charge does not say; of old ones, no omission."""
+    who = f"run {event.run_id[:8] or 'unknown'}"
+    if event.reservation is None:
+        if event.epsilon is None or event is not latest:
+            return None
+        again = "Materialise the asset again, which is free."
+        return f"{who} shows an ε but names no charge. {again}"
+    charge = charges.get(event.reservation)
+    if charge is None:
+        return f"{who} names a charge that is not in the ledger."
+    if charge.asset.split("/")[:2] != event.asset.split("/")[:2]:
+        return f"{who} names ledger entry {charge.seq}, which is a charge of {charge.asset}."
+    shown = None if event.event is None else canonical_json(dict(event.event))
+    if shown not in (None, charge.event_json):
+        return f"{who} shows an accounting event different from ledger entry {charge.seq}."
+    if event.guarantee is not None and event.guarantee != charge.guarantee:
+        return (
+            f"{who} shows the guarantee {event.guarantee!r}, ledger entry {charge.seq} says "
+            f"{charge.guarantee!r}."
+        )
+    least = alone.get(event.reservation)
+    if event.epsilon is not None and least is not None and event.epsilon < least * (1 - 1e-6):
+        return f"{who} shows a smaller ε than ledger entry {charge.seq} costs alone."
+    return None
+
+
+def file_lineage(
+    released: Path,
+    cohorts: Sequence[str],
+    entries: Sequence[LedgerEntry],
+    events: Sequence[Materialised],
+) -> tuple[FileLineage, ...]:
+    """Follows every released file to its materialisation, its charge, and all charges behind it.
+
+    Args:
+        released: Folder of all released files.
+        cohorts: Names of the cohorts, whose folders are searched.
+        entries: All ledger entries.
+        events: Materialisations of the cohorts.
+    """
+    known = {
+        (path, digest): event
+        for event in sorted(events, key=lambda event: event.storage_id)
+        for path, digest in event.files.items()
+    }
+    graph = ChargeGraph(entries)
+    heads = {entry.hash: entry.seq for entry in entries}
+    sealing = [entry.seq for entry in entries if seals_private_value(entry)]
+    # A statement names the number of an entry whose hash it withholds.
+    withheld = {entry.seq for entry in entries if sealing and entry.seq >= sealing[0]}
+    digests: dict[str, str] = {}
+    for cohort in cohorts:
+        digests |= file_digests(released / cohort, released)
+    return tuple(
+        _lineage(path, digest, known.get((path, digest)), graph, (heads, withheld))
+        for path, digest in digests.items()
+    )
+
+
+def _lineage(
+    path: str,
+    digest: str,
+    event: Materialised | None,
+    graph: ChargeGraph,
+    seals: tuple[Mapping[str, int], set[int]],
+) -> FileLineage:
+    if event is None:
+        problem = (
+            "unknown hash: no materialisation wrote this file as it is. Publish again, or remove it"
+        )
+        return FileLineage(path=path, sha256=digest, problem=problem)
+    charge = graph.charges.get(event.reservation or "")
+    heads, withheld = seals
+    covered = heads.get(event.ledger_head or "")
+    if covered is None and event.ledger_entries in withheld:
+        covered = event.ledger_entries
+    if charge is not None:
+        behind = graph.charges_behind(charge.reservation)
+    else:
+        behind = [each for each in graph.charges.values() if each.seq <= (covered or 0)]
+    return FileLineage(
+        path=path,
+        sha256=digest,
+        asset=event.asset,
+        run_id=event.run_id,
+        reservation=event.reservation or "",
+        entry=charge.seq if charge is not None else covered,
+        entries=tuple(sorted(each.seq for each in behind)),
+        problem="" if charge is not None or covered is not None else "no ledger entry records it",
+    )
+
+
+def file_findings(files: Iterable[FileLineage]) -> list[Finding]:
+    """Released files that cannot be followed back."""
+    return [Finding(kind=FILE, subject=f.path, message=f.problem) for f in files if f.problem]
+
+
+def altered_stores(spends: Iterable[Spend], digest_now: Mapping[str, str | None]) -> list[Finding]:
+    """Stored releases that are gone, or not what the ledger sealed.
+
+    Args:
+        spends: Charges.
+        digest_now: Reservation -> SHA-256 of what is stored; None where nothing is.
+    """
+    findings = []
+    for spend in spends:
+        if spend.state != RELEASED_STATE or digest_now[spend.reservation] == spend.artifact_digest:
+            continue
+        got = "nothing" if digest_now[spend.reservation] is None else "other files"
+        message = (
+            f"Expected the stored release that ledger entry {spend.seq} sealed, got {got}. Restore "
+            "it from a backup."
+        )
+        findings.append(Finding(kind=STORE, subject=spend.asset, message=message))
+    return findings

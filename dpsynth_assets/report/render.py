@@ -14,7 +14,7 @@ from dpsynth_assets.metrics.evaluation import REAL_DATA
 from dpsynth_assets.metrics.registry import pictured, reported
 from dpsynth_assets.metrics.surviving_terms import HOLDERS, TOLD, least_holders
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
-from dpsynth_assets.report import method_plots
+from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
@@ -39,7 +39,7 @@ BANNER = (
 )
 PICTURE_TITLES = {
     "lengths": "Words per text",
-    **method_plots.TITLES,
+    **plots.TITLES,
 }
 READING = (
     "± is the standard deviation over resampled rows, of the corpus and of the held-out records, "

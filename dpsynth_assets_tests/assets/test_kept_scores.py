@@ -7,11 +7,11 @@ import pytest
 
 from dpsynth_assets.attacks import circumstances
 from dpsynth_assets.metrics.evaluation import (
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    score_corpus,
 )
+from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.orchestration.assets import kept_scores as subject
 from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 
@@ -32,7 +32,7 @@ def reference(canaries=(), **changes) -> PrivateReference:
             "labels": ["ab"[row % 2] for row in range(50)],
             "features": features(50, seed),
         }
-        sides[side] = ScoredCorpus(**(parts | changes.get(side, {})))
+        sides[side] = ScoredSide(**(parts | changes.get(side, {})))
     return PrivateReference(**sides, canaries=canaries)
 
 
@@ -79,10 +79,10 @@ def test_equal_inputs_are_one_version_and_any_change_is_another(monkeypatch):
 
 
 def test_kept_scores_are_those_that_were_computed(store):
-    corpus = ScoredCorpus(
+    corpus = ScoredSide(
         name="c", texts=["made up"] * 45, labels=["a", "b"] * 22 + ["a"], features=features(45, 3)
     )
-    computed = score_corpus(corpus, reference(), [], SETTINGS)
+    computed = Evaluation(reference=reference(), settings=SETTINGS).scores(corpus)
 
     def never():
         raise AssertionError("computed again")
@@ -97,10 +97,9 @@ def test_kept_scores_are_those_that_were_computed(store):
 
 
 def test_other_digests_are_computed_and_what_is_not_asked_for_is_dropped(store):
-    scores = score_corpus(
-        ScoredCorpus(name="c", texts=["x"], labels=["a"], features=features(1, 0)),
-        reference(), [], SETTINGS,
-    )  # fmt: skip
+    scores = Evaluation(reference=reference(), settings=SETTINGS).scores(
+        ScoredSide(name="c", texts=["x"], labels=["a"], features=features(1, 0))
+    )
     computed = []
 
     def compute():
@@ -119,10 +118,9 @@ def test_other_digests_are_computed_and_what_is_not_asked_for_is_dropped(store):
 
 
 def test_the_file_is_the_owners_and_a_damaged_one_is_made_anew(store):
-    scores = score_corpus(
-        ScoredCorpus(name="c", texts=["x"], labels=["a"], features=features(1, 0)),
-        reference(), [], SETTINGS,
-    )  # fmt: skip
+    scores = Evaluation(reference=reference(), settings=SETTINGS).scores(
+        ScoredSide(name="c", texts=["x"], labels=["a"], features=features(1, 0))
+    )
     subject.KeptScores(store, "letters").scores("d", lambda: scores)
     path = store.folder("letters") / subject.FILE
     assert path.stat().st_mode & 0o077 == 0

@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.metrics.comparison import (
+    Compared,
     compare,
     compare_all,
     gap_closed,
     gap_fields,
     interval_rule,
-    told_of_private,
-    verdicts,
 )
 from dpsynth_assets.metrics.metric import Estimate, interval, resampled_counts
 
@@ -108,7 +107,7 @@ def test_sentences_name_what_differs_and_what_the_data_cannot_decide():
         "non-private": {"mauve": _estimate(0.7, own=1), "accuracy": _estimate(0.51, 0.02, 1)},
         "ctcl": {"mauve": _estimate(0.69, own=2), "accuracy": _estimate(0.52, 0.02, 2)},
     }
-    told = verdicts(corpora, "public only", "non-private")
+    told = Compared(corpora, "public only", "non-private").verdicts()
     assert told[0] == (
         "By MAUVE: non-private is better than public only; ctcl is better than public only; "
         "undecided: non-private and ctcl."
@@ -118,12 +117,12 @@ def test_sentences_name_what_differs_and_what_the_data_cannot_decide():
     assert len(told) == 3
     assert "resampled rows" in interval_rule("rows")
     assert "another run" not in interval_rule("seeds and rows")
-    assert verdicts({"ctcl": corpora["ctcl"]}) == []
+    assert Compared({"ctcl": corpora["ctcl"]}).verdicts() == []
 
 
 def test_a_ceiling_below_its_floor_is_said_and_gives_no_share():
     corpora = {"floor": {"mauve": _estimate(0.7)}, "ceiling": {"mauve": _estimate(0.2, own=1)}}
-    assert "is worse than the floor" in verdicts(corpora, "floor", "ceiling")[1]
+    assert "is worse than the floor" in Compared(corpora, "floor", "ceiling").verdicts()[1]
     fields = gap_fields(corpora["floor"], corpora["floor"], corpora["ceiling"])
     assert set(fields.values()) == {None}
 
@@ -146,9 +145,9 @@ def test_counts_of_a_resample_sum_to_its_rows_and_repeat_by_seed():
 def test_a_sentence_does_not_name_many_undecided_pairs():
     alike = {name: {"mauve": _estimate(0.5, own=own)} for own, name in enumerate("abcd")}
     best = {"best": {"mauve": _estimate(0.9, own=4)}}
-    (told,) = verdicts(alike | best)
+    (told,) = Compared(alike | best).verdicts()
     assert told == "By MAUVE: best is better than a, b, c, d; undecided: every other pair."
-    (told,) = verdicts(alike)
+    (told,) = Compared(alike).verdicts()
     assert told == "By MAUVE: undecided: every pair."
 
 
@@ -161,7 +160,7 @@ def _corpora(**mauve):
 
 def test_the_best_corpus_stands_with_its_share_of_the_gap_and_what_is_decided():
     corpora = _corpora(near=0.395, best=0.4, far=0.3)
-    (told,) = told_of_private(["near", "best", "far"], corpora, **REFERENCES)
+    (told,) = Compared(corpora, **REFERENCES).told_of_private(["near", "best", "far"])
     assert told.startswith("Of the private corpora, best scores best (MAUVE 0.4, 50 % (")
     assert told.endswith(
         "it is better than far; its difference from near is not decided by these rows."
@@ -170,7 +169,7 @@ def test_the_best_corpus_stands_with_its_share_of_the_gap_and_what_is_decided():
 
 def test_a_wide_interval_decides_nothing():
     corpora = {"a": {"mauve": _estimate(0.5, 0.3, 0)}, "b": {"mauve": _estimate(0.2, 0.3, 1)}}
-    assert told_of_private(["a", "b"], corpora) == [
+    assert Compared(corpora).told_of_private(["a", "b"]) == [
         "Of the private corpora, a scores best (MAUVE 0.5); its difference from b is not decided "
         "by these rows."
     ]
@@ -181,24 +180,24 @@ def test_less_energy_distance_is_better_where_there_is_no_mauve():
     corpora = {
         n: {"energy_distance": _estimate(v, own=i)} for i, (n, v) in enumerate(scores.items())
     }
-    best, below, above = told_of_private(["a", "b"], corpora, "floor", "ceiling")
+    best, below, above = Compared(corpora, "floor", "ceiling").told_of_private(["a", "b"])
     assert best.startswith("Of the private corpora, b scores best (energy distance 0.2); ")
     assert below.startswith("Worse than public text alone (floor): a by energy distance. ")
     assert above.startswith("Scores above the ceiling (ceiling): b by energy distance (better). ")
 
 
 def test_one_corpus_or_none_is_compared_with_no_other():
-    (told,) = told_of_private(["only"], _corpora(only=0.4), **REFERENCES)
+    (told,) = Compared(_corpora(only=0.4), **REFERENCES).told_of_private(["only"])
     assert told.startswith("The only private corpus with a score is only: MAUVE 0.4, 50 % (")
-    assert told_of_private([], _corpora(), **REFERENCES) == []
-    assert told_of_private(["none"], {"none": {}}) == []
+    assert Compared(_corpora(), **REFERENCES).told_of_private([]) == []
+    assert Compared({"none": {}}).told_of_private(["none"]) == []
 
 
 def test_corpora_above_the_ceiling_or_below_the_floor_are_named_with_what_the_rows_decide():
     corpora = _corpora(above=0.7, level=0.605, between=0.3, low=0.195, below=0.1)
     private = list(corpora)[2:]
-    _, floor, ceiling = told_of_private(private, corpora, **REFERENCES)
+    _, floor, ceiling = Compared(corpora, **REFERENCES).told_of_private(private)
     assert floor.startswith("Worse than public text alone (public only): below by MAUVE. ")
     shown = "above by MAUVE (better), level by MAUVE (a difference within chance)"
     assert ceiling.startswith(f"Scores above the ceiling (non-private): {shown}. ")
-    assert len(told_of_private(private, corpora)) == 1
+    assert len(Compared(corpora).told_of_private(private)) == 1

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.metrics.evaluation import (
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    real_scores,
-    score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MauveSettings
-from dpsynth_assets.metrics.metric import stratified_rows
+from dpsynth_assets.metrics.metric import ScoredSide, stratified_rows
 from dpsynth_assets.report import plots
 
 SETTINGS = EvaluationSettings(
@@ -33,7 +31,7 @@ def _rows(prefix, count, seed):
     features = generator.normal(size=(count, 8)) + (np.arange(count) % 2 * 4)[:, None]
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     texts = [f"{prefix} {row}" for row in range(count)]
-    return ScoredCorpus(texts=texts, labels=labels, features=features.astype(np.float32))
+    return ScoredSide(texts=texts, labels=labels, features=features.astype(np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +46,14 @@ def _corpus(seed=2, count=120, **changes):
 
 
 def _score(corpus, reference):
-    return score_corpus(corpus, reference, [], SETTINGS)
+    return Evaluation(reference=reference, settings=SETTINGS).scores(corpus)
 
 
 def test_a_corpus_of_the_same_distribution_scores_like_real_data(reference):
-    scores, real = _score(_corpus(), reference), real_scores(reference, [], SETTINGS)
+    scores, real = (
+        _score(_corpus(), reference),
+        Evaluation(reference=reference, settings=SETTINGS).real_scores(),
+    )
     assert scores["accuracy"] > 0.9
     assert real["accuracy"] > 0.9
     assert abs(scores["mauve"] - real["mauve"]) < 0.3
@@ -110,7 +111,7 @@ def test_without_labels_there_is_no_accuracy(reference):
     )
     unlabelled = dataclasses.replace(reference, source=source, held_out=held_out)
     assert _score(_corpus(labels=[""] * 120), unlabelled)["accuracy"] is None
-    assert real_scores(unlabelled, [], SETTINGS)["accuracy"] is None
+    assert Evaluation(reference=unlabelled, settings=SETTINGS).real_scores()["accuracy"] is None
 
 
 def test_nothing_private_shows_in_a_repr(reference):

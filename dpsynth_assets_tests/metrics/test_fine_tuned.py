@@ -5,12 +5,11 @@ import pytest
 
 from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.metrics.evaluation import (
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    real_scores,
-    score_corpus,
 )
+from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.models.encoder_classifier import fine_tuned
 from dpsynth_assets.records.checking import _check_models
 from dpsynth_assets_tests.declared import private
@@ -39,11 +38,12 @@ def _scores(encoder, labels, held_out_labels=None):
     (source, held_out), blank = (_rows(60, 1), _rows(60, 2)), np.zeros((60, 2), np.float32)
     known = held_out_labels or held_out[1]
     reference = PrivateReference(
-        source=ScoredCorpus(texts=source[0], labels=source[1], features=blank),
-        held_out=ScoredCorpus(texts=held_out[0], labels=known, features=blank),
+        source=ScoredSide(texts=source[0], labels=source[1], features=blank),
+        held_out=ScoredSide(texts=held_out[0], labels=known, features=blank),
     )
-    corpus = ScoredCorpus(name="corpus", texts=_rows(40, 3)[0], labels=labels, features=blank[:40])
-    return score_corpus(corpus, reference, [], settings), real_scores(reference, [], settings)
+    corpus = ScoredSide(name="corpus", texts=_rows(40, 3)[0], labels=labels, features=blank[:40])
+    evaluation = Evaluation(reference=reference, settings=settings)
+    return evaluation.scores(corpus), evaluation.real_scores()
 
 
 def test_a_separable_corpus_scores_near_one(encoder):

@@ -67,7 +67,7 @@ def test_the_constants_are_the_papers():
 def test_a_named_embedder_stands_in_for_the_features_and_beside_the_score():
     texts = [f"{'the ferry was late' if row % 2 else 'fold the eggs'} {row}" for row in range(100)]
     blank = np.zeros((100, 2), np.float32)
-    sides = [ScoredSide.of(blank, texts, resamples=5), ScoredSide.of(blank, texts, resamples=5)]
+    sides = 2 * [ScoredSide(features=blank, texts=texts, resamples=5)]
     own = dataclasses.replace(QUICK, embedder=TextEmbedderSpec(max_tokens=8))
     settings = EvaluationSettings(max_rows=100, mauve=own)
     score = MAUVE.of(Sides(corpus=sides[0], held_out=sides[1], settings=settings, labelled=False))

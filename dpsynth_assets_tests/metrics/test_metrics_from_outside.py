@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -16,14 +17,13 @@ from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.cli.evaluate import evaluate
 from dpsynth_assets.files import from_outside
 from dpsynth_assets.metrics import registry
-from dpsynth_assets.metrics.comparison import gap_fields, verdicts
+from dpsynth_assets.metrics.comparison import Compared, gap_fields
 from dpsynth_assets.metrics.evaluation import (
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    score_corpus,
 )
-from dpsynth_assets.metrics.metric import Estimate, Metric, Sides
+from dpsynth_assets.metrics.metric import Estimate, Metric, ScoredSide, Sides
 from dpsynth_assets.report.render import render_report
 
 SETTINGS = EvaluationSettings(max_rows=40, resamples=50)
@@ -62,18 +62,18 @@ def test_it_stands_in_report_verdicts_and_shares_of_the_gap(monkeypatch):
     _installed(monkeypatch)
     blank, features = [""] * 40, np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     private = {
-        side: ScoredCorpus(texts=_texts(side, 20), labels=blank, features=features)
+        side: ScoredSide(texts=_texts(side, 20), labels=blank, features=features)
         for side in ("source", "held_out")
     }
+    evaluation = Evaluation(reference=PrivateReference(**private), settings=SETTINGS)
     scores = {
-        name: score_corpus(
-            ScoredCorpus(name=name, texts=_texts(name, n), labels=blank, features=features),
-            PrivateReference(**private), [], SETTINGS,
+        name: evaluation.scores(
+            ScoredSide(name=name, texts=_texts(name, n), labels=blank, features=features)
         )
         for name, n in (("floor", 2), ("ceiling", 38), ("corpus", 20))
     }  # fmt: skip
     estimates = {name: score.estimates for name, score in scores.items()}
-    told = verdicts(estimates, "floor", "ceiling")
+    told = Compared(estimates, "floor", "ceiling").verdicts()
     assert "By commas: ceiling is better than corpus, floor; corpus is better than floor." in told
     gaps = gap_fields(estimates["corpus"], estimates["floor"], estimates["ceiling"])
     assert gaps["gap_closed_commas"] == pytest.approx(0.5)
@@ -94,9 +94,9 @@ def test_it_stands_in_cells_and_on_the_leaderboard(monkeypatch):
     _installed(monkeypatch)
     held_out = pl.DataFrame({"text": _texts("held out", 9), "label": [""] * 40})
     cohort = Cohort(name="c", domain="d", labels={}, source=held_out, held_out=held_out)
-    scorer = Scorer(
-        cohort=cohort, held_out=Embedder().embed(held_out["text"]), embedder=Embedder(), rows=40
-    )
+    models = SimpleNamespace(text_embedder=lambda _manifest: Embedder())
+    public = SimpleNamespace(values=dict.fromkeys, models=models)
+    scorer = Scorer(cohort=cohort, public=public, rows=40)
 
     def cell(line, shares, epsilon=None):
         rows = pl.DataFrame({"text": _texts(line, shares), "label": [""] * 40})

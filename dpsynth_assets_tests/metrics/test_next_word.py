@@ -8,11 +8,11 @@ import torch
 
 from dpsynth_assets.metrics.downstream import next_word_accuracy
 from dpsynth_assets.metrics.evaluation import (
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    score_corpus,
 )
+from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.models import next_word_model
 from dpsynth_assets.models.next_word_model import (
     NextWordSettings,
@@ -45,10 +45,11 @@ def test_two_sizes_have_a_score_each():
     larger = SMALL.model_copy(update={"width": 32})
     sizes = {"next_word": SMALL.model_dump(), "next_word_larger": larger.model_dump()}
     blank, real = np.zeros((60, 2), np.float32), [""] * 60
-    rides = ScoredCorpus(texts=RIDES, labels=real, features=blank)
+    rides = ScoredSide(texts=RIDES, labels=real, features=blank)
     reference = PrivateReference(source=rides, held_out=rides)
-    corpus = ScoredCorpus(name="corpus", texts=CAKES, labels=real, features=blank)
-    scores = score_corpus(corpus, reference, [], EvaluationSettings(resamples=9, **sizes))
+    corpus = ScoredSide(name="corpus", texts=CAKES, labels=real, features=blank)
+    settings = EvaluationSettings(resamples=9, **sizes)
+    scores = Evaluation(reference=reference, settings=settings).scores(corpus)
     for name, size in (("next_word_accuracy", SMALL), ("next_word_accuracy_larger", larger)):
         assert scores[name] == next_word_accuracy(CAKES, RIDES, size).accuracy
 

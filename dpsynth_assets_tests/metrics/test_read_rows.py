@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics import in_context, judged
+from dpsynth_assets.metrics import read_rows
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
 from dpsynth_assets.metrics.metric import ScoredSide, Sides
 from dpsynth_assets.models.language_model import load_language_model
@@ -20,7 +20,7 @@ def language_model(tmp_path_factory):
 
 
 def _sides(language_model, labels=()):
-    rows = ScoredSide.of(np.zeros((40, 2)), TEXTS, labels, resamples=20)
+    rows = ScoredSide(features=np.zeros((40, 2)), texts=TEXTS, labels=labels, resamples=20)
     known = {"labelled": True, "language_model": language_model}
     return Sides(corpus=rows, held_out=rows, settings=SETTINGS, **known)
 
@@ -40,29 +40,29 @@ def test_a_judge_that_guesses_gives_no_verdict_and_one_that_sees_order_does(
 ):
     """The tiny model was never trained: it is as likely to prefer shuffled words."""
     sides = _sides(language_model)
-    assert 0.0 <= judged.QUALITY_CONTROL.of(sides) < judged.LEAST_RIGHT
-    assert judged.QUALITY.of(sides) is None
+    assert 0.0 <= read_rows.QUALITY_CONTROL.of(sides) < read_rows.LEAST_RIGHT
+    assert read_rows.QUALITY.of(sides) is None
     known = dict.fromkeys(TEXTS, 0.75)
     told = lambda _model, texts: np.array([known.get(text, 0.25) for text in texts])  # noqa: E731
-    monkeypatch.setattr(judged, "yes_shares", told)
+    monkeypatch.setattr(read_rows, "yes_shares", told)
     other = _sides(object())
-    assert judged.QUALITY_CONTROL.of(other) == 1.0
-    assert judged.QUALITY.of(other).value == 0.75
+    assert read_rows.QUALITY_CONTROL.of(other) == 1.0
+    assert read_rows.QUALITY.of(other).value == 0.75
 
 
 def test_calibration_takes_away_what_a_model_prefers_without_a_text(language_model):
     """A label that stands in every shot is likelier after any text, and is not named for that."""
     labels = ["north", "south"]
     shots = [(text, "north") for text in TEXTS[:3]]
-    named = in_context.named_labels(language_model, shots, TEXTS[3:], labels)
+    named = read_rows.named_labels(language_model, shots, TEXTS[3:], labels)
     assert set(named) == set(labels)
-    blank = in_context.named_labels(language_model, shots, ["N/A"], labels)
+    blank = read_rows.named_labels(language_model, shots, ["N/A"], labels)
     assert blank is not None
-    assert in_context.named_labels(language_model, shots, TEXTS[:2], ["1 a", "1 b", "2 a"]) is None
+    assert read_rows.named_labels(language_model, shots, TEXTS[:2], ["1 a", "1 b", "2 a"]) is None
 
 
 def test_in_context_accuracy_is_of_real_rows(language_model):
     labels = [("north", "south")[row % 2] for row in range(40)]
-    estimate = in_context.IN_CONTEXT_ACCURACY.of(_sides(language_model, labels))
+    estimate = read_rows.IN_CONTEXT_ACCURACY.of(_sides(language_model, labels))
     assert 0.2 < estimate.value < 0.8
     assert len(estimate.draws) == 20

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference, ScoredCorpus
+from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference
 from dpsynth_assets.metrics.metric import ScoredSide, Sides
 from dpsynth_assets.metrics.surviving_terms import MORE, SURVIVING_TERMS, least_holders
 
@@ -15,13 +15,13 @@ def test_shares_are_of_terms_that_public_text_lacks_by_how_many_records_hold_the
     records = [*(rare * 3), *(often * 12), *(["everyday"] * 12), *(["few"] * 7)]
     side = {"texts": [" and ".join([*rare[:1], *often[:15], "everyday"])]}
     sides = Sides(
-        corpus=ScoredSide.of(none, **side),
-        held_out=ScoredSide.of(none),
+        corpus=ScoredSide(features=none, **side),
+        held_out=ScoredSide(features=none),
         settings=EvaluationSettings(),
         labelled=False,
         reference=PrivateReference(
-            source=ScoredCorpus(texts=records, labels=[], features=none),
-            held_out=ScoredCorpus(texts=[], labels=[], features=none),
+            source=ScoredSide(texts=records, labels=[], features=none),
+            held_out=ScoredSide(texts=[], labels=[], features=none),
         ),
         public_texts=["Everyday words"],
     )  # fmt: skip

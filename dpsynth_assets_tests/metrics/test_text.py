@@ -5,12 +5,11 @@ import pytest
 
 from dpsynth_assets.metrics import text
 from dpsynth_assets.metrics.evaluation import (
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    real_scores,
-    score_corpus,
 )
+from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.metrics.text import (
     distinct_n,
     distinct_openings,
@@ -149,9 +148,10 @@ def test_no_reference_is_fetched(monkeypatch):
 def evaluate(settings):
     features = np.eye(4, dtype=np.float32)
     texts, blank = [json.dumps(VALID), json.dumps(VALID), "{}", "x"], [""] * 4
-    corpus = ScoredCorpus(name="corpus", texts=texts, labels=blank, features=features)
+    corpus = ScoredSide(name="corpus", texts=texts, labels=blank, features=features)
     reference = PrivateReference(source=corpus, held_out=corpus.rows(np.arange(2)))
-    return score_corpus(corpus, reference, [], settings), real_scores(reference, [], settings)
+    evaluation = Evaluation(reference=reference, settings=settings)
+    return evaluation.scores(corpus), evaluation.real_scores()
 
 
 def test_an_evaluation_scores_structure_where_a_schema_is_declared():

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.privacy.blow_up import composed_blow_up, mixture_blow_up, without_tail
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     ComposedEvent,
@@ -18,11 +17,14 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.secret_protection import (
+    composed_blow_up,
     gaussian_budget,
     gaussian_posterior,
+    mixture_blow_up,
     poisson_binomial,
     posterior_of_dp,
     posterior_of_events,
+    without_tail,
 )
 
 PRIOR = 1e-4

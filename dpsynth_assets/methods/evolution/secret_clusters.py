@@ -35,7 +35,6 @@ from dpsynth_assets.methods.evolution.secret_incidence import (
 )
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, label_indices
 from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
-from dpsynth_assets.privacy.blow_up import ROUND_UP
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -48,7 +47,7 @@ from dpsynth_assets.privacy.secret_noise import (
     shared_noise_std,
     shift_event,
 )
-from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
+from dpsynth_assets.privacy.secret_protection import ROUND_UP, gaussian_budget, gaussian_posterior
 
 L2_BOUND = 1.0
 """R: embeddings have unit length, so that distances are cosines ([secpe Rem. 3.4])."""

@@ -30,33 +30,31 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import ACTS
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.report.audit_agreement import (
-    CHAIN,
-    FILE,
-    Materialised,
-    altered_stores,
-    file_digests,
-    file_findings,
-    file_lineage,
-    unaccounted,
-    unmaterialised,
-)
 from dpsynth_assets.report.audit_page import (
     LEVELS,
     audit_page,
     spend_table,
 )
 from dpsynth_assets.report.audit_trail import (
+    CHAIN,
+    FILE,
     NOT_RECORDED,
     RELEASED_STATE,
     AuditTrail,
     Finding,
+    Materialised,
     Spend,
     act_in_words,
+    altered_stores,
     entries_of,
+    file_digests,
+    file_findings,
+    file_lineage,
     spends_of,
     to_csv,
     to_json,
+    unaccounted,
+    unmaterialised,
 )
 from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY
@@ -239,7 +237,7 @@ def audit_trail_definitions(
             AUDIT_TRAIL,
             INTERNAL,
             "dpsynth_assets.report.audit_trail.AuditTrail",
-            "dpsynth_assets.report.audit_agreement.unaccounted",
+            "dpsynth_assets.report.audit_trail.unaccounted",
         ),
         deps=upstream,
         kinds={"html"},

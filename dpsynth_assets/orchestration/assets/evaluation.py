@@ -209,7 +209,7 @@ def _models_of_scores(spec: PrivateDatasetSpec) -> list[str]:
 
 def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     ins, deps = _read_by_report(spec, plan)
-    code = "dpsynth_assets.metrics.evaluation.score_corpus"
+    code = "dpsynth_assets.metrics.evaluation.Evaluation"
 
     @dg.asset(
         **cohort_asset(spec, EVALUATION, "evaluation_report", INTERNAL, code),
@@ -258,7 +258,7 @@ def _of_methods(
     dataset: str, corpora: Sequence[CorpusToScore], store: SensitiveStore, releases: ReleaseStore
 ) -> dict[str, bytes]:
     """What the median's tokens cost, which is private; the share of private tokens, released."""
-    from dpsynth_assets.report.method_plots import internal_pictures, released_pictures
+    from dpsynth_assets.report.plots import internal_pictures, released_pictures
 
     own = [each.name for each in corpora if each.role == "corpus"]
     costs = {folder: internal_facts(store, dataset, folder) for folder in own}

@@ -17,16 +17,14 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.kept import version_of, version_of_texts
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, told_of_private, verdicts
+from dpsynth_assets.metrics.comparison import Compared, gap_fields, interval_rule
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.metrics.evaluation import (
     REAL_DATA,
     CorpusScores,
+    Evaluation,
     EvaluationSettings,
     PrivateReference,
-    ScoredCorpus,
-    real_scores,
-    score_corpus,
 )
 from dpsynth_assets.metrics.mauve import (
     MINIMUM_ROWS,
@@ -34,8 +32,8 @@ from dpsynth_assets.metrics.mauve import (
     MauveSettings,
     mauve_is_installed,
 )
+from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.metrics.registry import compared, pictured
-from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
 from dpsynth_assets.orchestration.assets.keys import dataset_key
@@ -117,11 +115,17 @@ def score_corpora(
             return models.text_embedder(dict(manifest))
 
     @cache
-    def judge() -> LanguageModel | None:
-        if language_model is None:
-            return None
-        with public_section("Opening the public language model"):
-            return models.language_model(language_model)
+    def evaluation() -> Evaluation:
+        judge = None
+        if language_model is not None:
+            with public_section("Opening the public language model"):
+                judge = models.language_model(language_model)
+        return Evaluation(
+            reference=reference,
+            public_texts=public_texts,
+            settings=settings,
+            language_model=judge,
+        )
 
     def scores_of(corpus: CorpusToScore) -> CorpusScores:
         most = min(settings.max_rows, corpus.rows.height)
@@ -130,18 +134,16 @@ def score_corpora(
 
         def compute() -> CorpusScores:
             features = embedder().embed(texts, public=True)
-            given = ScoredCorpus(name=corpus.name, texts=texts, labels=labels, features=features)
-            return score_corpus(given, reference, public_texts, settings, judge())
+            return evaluation().scores(
+                ScoredSide(name=corpus.name, texts=texts, labels=labels, features=features)
+            )
 
         return kept.scores(
             version_of(version, corpus.name, version_of_texts(texts), labels), compute
         )
 
     progress(0.0, f"scoring {REAL_DATA}")
-    real = kept.scores(
-        version_of(version, REAL_DATA),
-        lambda: real_scores(reference, public_texts, settings, judge()),
-    )
+    real = kept.scores(version_of(version, REAL_DATA), lambda: evaluation().real_scores())
     scored = [Scored(corpus=None, scores=real)]
     for number, corpus in enumerate(corpora, start=1):
         progress(number / (len(corpora) + 1), f"scoring {corpus.name}")
@@ -211,9 +213,9 @@ def _private_reference(
     )
 
 
-def _rows(records: pl.DataFrame, features: np.ndarray) -> ScoredCorpus:
+def _rows(records: pl.DataFrame, features: np.ndarray) -> ScoredSide:
     texts, labels = records["text"].to_list(), records["label"].to_list()
-    return ScoredCorpus(texts=texts, labels=labels, features=features)
+    return ScoredSide(texts=texts, labels=labels, features=features)
 
 
 def write_report(
@@ -284,9 +286,8 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
     corpora = {s.corpus.name: s.scores.estimates for s in scored if s.corpus}
     names = {role: end.scores.name for role, end in _ends(scored).items()}
     private = [name for name in corpora if name not in names.values()]
-    floor, ceiling = names.get("floor"), names.get("ceiling")
-    told = told_of_private(private, corpora, floor, ceiling)
-    told += verdicts(corpora, floor, ceiling)
+    table = Compared(corpora, **names)
+    told = [*table.told_of_private(private), *table.verdicts()]
     return [*told, interval_rule("rows")] if told else []
 
 

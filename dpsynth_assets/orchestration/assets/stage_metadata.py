@@ -25,15 +25,15 @@ from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
-from dpsynth_assets.report.method_plots import (
+from dpsynth_assets.report.pages import markdown_table
+from dpsynth_assets.report.plots import (
     TITLES,
     rebalanced_counts,
     rebalancing_plot,
     released_pictures,
+    to_markdown,
     votes_by_rank_plot,
 )
-from dpsynth_assets.report.pages import markdown_table
-from dpsynth_assets.report.plots import to_markdown
 
 SHOWN_TOPICS = 12
 
