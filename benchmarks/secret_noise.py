@@ -23,8 +23,8 @@ from dpsynth_assets.privacy.secret_noise import (
     joint_factor,
     sampling_probabilities,
     secret_count_distributions,
+    secret_noise_std,
     secret_weights,
-    shared_noise_std,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 
@@ -144,12 +144,11 @@ def _sampled(
 
 def _needed(distributions: Sequence[np.ndarray], prior: float, posterior: float) -> float:
     """σ of counts alone: the joint release's, whose shifts are √2 longer, divided by √2."""
-    noise_std = shared_noise_std(
-        distributions=distributions,
-        bounds=[(prior, posterior)] * len(distributions),
-        steps=1,
-        noise_floor=SMALLEST_NOISE * _JOINT,
-    )
+    noise_std = SMALLEST_NOISE * _JOINT
+    for law in distributions:
+        noise_std = secret_noise_std(
+            count_probabilities=law, bounds=[(prior, posterior)], steps=1, noise_floor=noise_std
+        )
     return 0.0 if noise_std <= SMALLEST_NOISE * _JOINT else noise_std / _JOINT
 
 

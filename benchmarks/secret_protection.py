@@ -16,14 +16,12 @@ from pathlib import Path
 import numpy as np
 from secret_noise import simulated_incidence
 
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
     SecretSampling,
     sampling_probabilities,
     secret_count_distributions,
     secret_noise_std,
     secret_weights,
-    shared_noise_std,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
 
@@ -66,28 +64,26 @@ def calibration(records, secrets, share):
 
         def shared():
             sampling = SecretSampling.from_public_incidence(chances, held)  # noqa: B023
-            return shared_noise_std(
-                distributions=[sampling.count_probabilities],
-                bounds=bounds,  # noqa: B023
-                steps=1,
-                relation=NeighboringRelation.ADD_REMOVE,
-                noise_floor=1e-2,
-            )
+            return least_noise([sampling.count_probabilities], bounds)  # noqa: B023
 
         def own():
             distributions = secret_count_distributions(chances, held)  # noqa: B023
-            return shared_noise_std(
-                distributions=distributions,
-                bounds=bounds * secrets,  # noqa: B023
-                steps=1,
-                noise_floor=1e-2,
-            )
+            return least_noise(distributions, bounds)  # noqa: B023
 
         one, one_seconds = timed(shared)
         each, each_seconds = timed(own)
         print(f"{ratio:>5} {solving:>9.2f} {one_seconds:>9.2f} {each_seconds:>9.2f} "
               f"{one:>11.3f} {each:>8.3f} {np.sqrt(2) / mu:>8.3f} "
               f"{chances.sum():>13.0f} {chances[holds].sum():>13.0f}")  # fmt: skip
+
+
+def least_noise(distributions, bounds):
+    noise_std = 1e-2
+    for law in distributions:
+        noise_std = secret_noise_std(
+            count_probabilities=law, bounds=bounds, steps=1, noise_floor=noise_std
+        )
+    return noise_std
 
 
 def program_alone(records, secrets, share, ratio=10):
@@ -119,7 +115,7 @@ def votes(plots):
           f"survive; exact votes take {seconds:.2f} s")  # fmt: skip
     print("'kept' is the share of the exact survivors' votes that the other survivors have")
     noise = secret_noise_std(
-        count_probabilities=np.eye(CAP + 1)[CAP], prior=PRIOR, posterior=10 * PRIOR, steps=1
+        count_probabilities=np.eye(CAP + 1)[CAP], bounds=[(PRIOR, 10 * PRIOR)], steps=1
     )
     print(f"σ = {noise:.2f} records: r/p = 10 for secrets in at most {CAP} records, one release")
     print(f"{'K':>5} {'σ':>6} {'voting':>8} {'seconds':>8} {'with votes':>11} {'overlap':>8} "

@@ -220,13 +220,8 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
     def _scale(self, rho: float) -> float:
         """Half of ρ each: ε²/2 of a pure release, Δ²/(2σ²) of a Gaussian one."""
         delta, gaussian = self.terms.delta, self.config.noise == "gaussian"
-        each = scale_for(
-            epsilon=zcdp_epsilon(rho, delta) if gaussian else math.sqrt(rho),
-            delta=delta,
-            noise=self.config.noise,
-            relation=self.terms.relation,
-            max_records_per_unit=self.terms.unit.max_records,
-        )
+        epsilon = zcdp_epsilon(rho, delta) if gaussian else math.sqrt(rho)
+        each = scale_for(self.terms.histogram(1.0, self.config.noise), epsilon, delta)
         return math.sqrt(2) * each if gaussian else each
 
     def release(self, run: StageRun) -> Release[StageRelease]:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least, check_positive
 from dpsynth_assets.privacy.events import (
     ComposedEvent,
@@ -116,30 +115,29 @@ class NoisyHistogram:
 
 
 def scale_for(
-    epsilon: float,
-    delta: float,
-    noise: NoiseKind,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-    accountant: str = "zcdp",
+    histogram: NoisyHistogram, epsilon: float, delta: float, accountant: str = "zcdp"
 ) -> float:
     """Finds the smallest noise scale at which one histogram costs at most `epsilon`.
 
-    Laplace: pure ε, so δ and the accountant play no part. Gaussian: ε at `delta`, by bisection
-    to a relative 1e-6, rounded up.
+    Args:
+        histogram: Its noise, relation and unit; its scale is not used.
+        epsilon: Target ε > 0.
+        delta: Public δ; not used for Laplace noise, whose ε is pure.
+        accountant: "zcdp" or "tight"; not used for Laplace noise.
+
+    Returns:
+        The scale, rounded up; for Gaussian noise at least 1 and to 1e-6 relative.
 
     Raises:
         ValueError: If ε is not positive and finite.
     """
     check_positive("epsilon", epsilon)
-    if noise == "laplace":
-        return math.nextafter(l1_sensitivity(relation, max_records_per_unit) / epsilon, math.inf)
+    if histogram.noise == "laplace":
+        moved = l1_sensitivity(histogram.relation, histogram.max_records_per_unit)
+        return math.nextafter(moved / epsilon, math.inf)
 
     def cost(scale: float) -> float:
-        histogram = NoisyHistogram(
-            noise=noise, scale=scale, relation=relation, max_records_per_unit=max_records_per_unit
-        )
-        return epsilon_of([histogram.event()], delta, accountant)
+        return epsilon_of([replace(histogram, scale=scale).event()], delta, accountant)
 
     low, high = 1.0, 2.0
     if cost(low) <= epsilon:
@@ -274,45 +272,3 @@ def count_votes(private_choices: np.ndarray, candidates: int, votes_per_record: 
     if votes.size and not (votes.min() >= 0 and votes.max() < candidates):
         raise ValueError(f"Expected choices in [0, {candidates}) or {NO_VOTE}, got another.")
     return np.bincount(votes, minlength=candidates).astype(np.int64)
-
-
-def voting_noise_std(
-    *,
-    target_epsilon: float,
-    delta: float,
-    accountant: str,
-    iterations: int,
-    votes_per_record: int,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-) -> float:
-    """Finds the smallest noise at which all T rounds together cost at most `target_epsilon`.
-
-    Args:
-        target_epsilon: ε > 0 of all rounds.
-        delta: Public δ in (0, 1).
-        accountant: `tight` (the noise's own privacy loss) or `zcdp`.
-        iterations: T >= 1.
-        votes_per_record: v >= 1.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: m >= 1.
-
-    Returns:
-        σ in votes, rounded up; 1 where less would do, the least that integer noise allows.
-    """
-
-    def voting(noise_std: float) -> GaussianVoting:
-        return GaussianVoting(
-            noise_std=noise_std,
-            iterations=iterations,
-            votes_per_record=votes_per_record,
-            relation=relation,
-            max_records_per_unit=max_records_per_unit,
-        )
-
-    return integer_noise_std(
-        lambda noise_std: [voting(noise_std).event],
-        target_epsilon=target_epsilon,
-        delta=delta,
-        accountant=accountant,
-    )

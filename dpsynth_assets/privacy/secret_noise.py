@@ -88,8 +88,7 @@ def shift_event(
 def secret_noise_std(
     *,
     count_probabilities: np.ndarray,
-    prior: float,
-    posterior: float,
+    bounds: Sequence[tuple[float, float]],
     steps: int,
     relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
     noise_floor: float = 1.0,
@@ -97,9 +96,9 @@ def secret_noise_std(
     """Finds the smallest σ >= `noise_floor` with B(p) <= r over `steps` rounds, rounded up.
 
     Args:
-        count_probabilities: (m + 1,) distribution of the sampled records of one secret in a round.
-        prior: p of (p, r).
-        posterior: r of (p, r).
+        count_probabilities: (m + 1,) distribution of the sampled records of one secret in a round:
+            what is charged has that of the most exposed secret for all of them.
+        bounds: (p, r) of each kind of secrets, at least one.
         steps: T, rounds with fresh samples.
         relation: See `shift_event`.
         noise_floor: Smallest σ. Where a secret is sampled with probability below r − p no noise
@@ -107,37 +106,44 @@ def secret_noise_std(
             σ = 1 a sampled record is still √2-GDP.
 
     Returns:
-        σ, to a relative 1e-3 (1e-6 for one round, in closed form); its event meets the bound.
+        σ, to a relative 1e-3 (1e-6 for one round, in closed form); its event meets every bound.
 
     Raises:
-        ValueError: Unless 0 < prior < posterior < 1 and 0 < noise_floor.
+        ValueError: Unless 0 < prior < posterior < 1 for each bound and 0 < noise_floor.
 
-    **Source** SecPE, Algorithm 1, line 6, with the exact mixture: the single Gaussian with the
-    mixture's mean, which the paper computes instead, gives r/p = 47.5 for 10 (errata B-004.6).
+    **Privacy** Counts of every secret are stochastically smaller than those of the most exposed
+    one, so its pair dominates all of theirs (`shift_event`), and B(p) of it bounds each kind at its
+    own p.
+
+    **Source** SecPE, Algorithm 1, line 6: σ = max_j σ_j, with the exact mixture: the single
+    Gaussian with the mixture's mean, which the paper computes instead, gives r/p = 47.5 for 10
+    (errata B-004.6).
     """
-    check_bounds(prior, posterior)
-    if not noise_floor > 0:
-        raise ValueError(f"Expected noise_floor > 0, got {noise_floor}.")
-
-    def meets(noise_std: float) -> bool:
-        event = shift_event(
-            count_probabilities=count_probabilities,
-            noise_std=noise_std,
-            steps=steps,
-            relation=relation,
-        )
-        return posterior_of_events([event], prior) <= posterior
-
-    if meets(noise_floor):
-        return noise_floor
+    if not bounds or not noise_floor > 0:
+        raise ValueError(f"Expected a (p, r) and noise_floor > 0, got {bounds} and {noise_floor}.")
     surely = joint_factor(relation) * (len(count_probabilities) - 1) * math.sqrt(steps)
-    low, high = noise_floor, surely / gaussian_budget(prior, posterior) * ROUND_UP
-    while not meets(high):  # where convolving rounds up more than certain shifts leave
-        low, high = high, 1.01 * high
     precision = 1e-6 if steps == 1 else 1e-3
-    while high / low > 1.0 + precision:  # [secpe A1:L6]
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if meets(middle) else (middle, high)
+    high = noise_floor
+    for prior, posterior in bounds:
+        check_bounds(prior, posterior)
+
+        def meets(noise_std: float, prior: float = prior, posterior: float = posterior) -> bool:
+            event = shift_event(
+                count_probabilities=count_probabilities,
+                noise_std=noise_std,
+                steps=steps,
+                relation=relation,
+            )
+            return posterior_of_events([event], prior) <= posterior
+
+        if meets(high):
+            continue
+        low, high = high, surely / gaussian_budget(prior, posterior) * ROUND_UP
+        while not meets(high):  # where convolving rounds up more than certain shifts leave
+            low, high = high, 1.01 * high
+        while high / low > 1.0 + precision:  # [secpe A1:L6]
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if meets(middle) else (middle, high)
     return high
 
 
@@ -195,74 +201,6 @@ class SecretPromise:
     def bounds(self) -> tuple[tuple[float, float], ...]:
         """Every different (p, r), in declared order."""
         return tuple(dict.fromkeys((each.prior, each.posterior) for each in self.budgets))
-
-
-def shared_noise_std(
-    *,
-    distributions: Sequence[np.ndarray],
-    bounds: Sequence[tuple[float, float]],
-    steps: int,
-    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
-    noise_floor: float = 1.0,
-) -> float:
-    """Finds the smallest σ >= `noise_floor` at which every (p, r) holds over `steps` rounds.
-
-    Args:
-        distributions: For each (p, r) the (m + 1,) distribution of the sampled records of a secret:
-            what is charged has that of the most exposed secret for all of them.
-        bounds: (p, r) of each kind, or of each secret.
-        steps: T, rounds with fresh samples.
-        relation: See `shift_event`.
-        noise_floor: See `secret_noise_std`.
-
-    Raises:
-        ValueError: If there is no bound, or one bounds nothing.
-
-    **Privacy** Counts of every secret are stochastically smaller than those of the most exposed
-    one, so its pair dominates all of theirs (`shift_event`), and B(p) of it bounds each kind at its
-    own p. Each secret's own distribution gives what a ledger of one pair a secret could charge: no
-    more noise, and for comparison only.
-
-    **Source** SecPE, Algorithm 1, line 6: σ = max_j σ_j.
-    """
-    if not bounds:
-        raise ValueError("Expected at least one (p, r), got none.")
-    noise_std = noise_floor
-    for distribution, (prior, posterior) in zip(distributions, bounds, strict=True):
-        # A bound that the noise so far meets is settled by one evaluation.
-        noise_std = secret_noise_std(
-            count_probabilities=distribution,
-            prior=prior,
-            posterior=posterior,
-            steps=steps,
-            relation=relation,
-            noise_floor=noise_std,
-        )
-    return noise_std
-
-
-def posteriors_of_round(
-    *,
-    count_probabilities: np.ndarray,
-    noise_std: float,
-    steps: int,
-    promise: SecretPromise,
-) -> dict[str, float]:
-    """Computes B(p) of `steps` rounds for each kind, rounded up.
-
-    Args:
-        count_probabilities: (m + 1,) distribution of the sampled records of the most exposed one.
-        noise_std: σ, in records.
-        steps: T.
-        promise: The kinds and the relation.
-    """
-    event = shift_event(
-        count_probabilities=count_probabilities,
-        noise_std=noise_std,
-        steps=steps,
-        relation=promise.relation,
-    )
-    return {budget.kind: posterior_of_events([event], budget.prior) for budget in promise.budgets}
 
 
 SamplingRule = Literal["inclusion", "algorithm-1"]

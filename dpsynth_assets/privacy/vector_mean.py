@@ -54,38 +54,6 @@ def stacked_l2_sensitivity(
     return vectors * math.hypot(*bounds) / records * _UP
 
 
-def vector_mean_event(
-    *,
-    noise_std: float,
-    l2_bounds: Sequence[float],
-    records: int,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-) -> GaussianEvent:
-    """Prices one release of all L means with noise of standard deviation `noise_std` in each entry.
-
-    The noise is the same in every block; blocks that should get the same relative precision are
-    scaled to a common bound before (d / C_l, a public factor) and back after.
-
-    Args:
-        noise_std: σ > 0 of the released mean, not of the sum.
-        l2_bounds: (L,) C_l > 0.
-        records: n >= 1, public.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute.
-
-    Raises:
-        ValueError: If an argument is outside its domain.
-    """
-    sensitivity = stacked_l2_sensitivity(
-        l2_bounds=l2_bounds,
-        records=records,
-        relation=relation,
-        max_records_per_unit=max_records_per_unit,
-    )
-    return GaussianEvent(noise_multiplier=float(noise_std) / sensitivity)
-
-
 @dataclass(frozen=True)
 class BlockSums:
     """Clips each record's blocks and adds them as whole numbers; holds public values only.
@@ -170,19 +138,30 @@ class VectorMean:
         relation: NeighboringRelation,
         max_records_per_unit: int = 1,
     ) -> None:
-        """Prepares empty sums; arguments are those of `vector_mean_event`.
+        """Prepares empty sums.
+
+        The noise is the same in every block; blocks that should get the same relative precision are
+        scaled to a common bound before (d / C_l, a public factor) and back after.
+
+        Args:
+            l2_bounds: (L,) C_l > 0.
+            dimensions: d, entries of one block.
+            noise_std: σ > 0 in each entry of the released mean, not of the sum.
+            records: n >= 1, public.
+            relation: Declared neighbouring relation.
+            max_records_per_unit: Records one unit may contribute.
 
         Raises:
             ValueError: If an argument is outside its domain, or the noise is finer than a
                 lattice step or too large for 64-bit integers.
         """
-        self._event = vector_mean_event(
-            noise_std=noise_std,
+        moved = stacked_l2_sensitivity(
             l2_bounds=l2_bounds,
             records=records,
             relation=relation,
             max_records_per_unit=max_records_per_unit,
         )
+        self._event = GaussianEvent(noise_multiplier=float(noise_std) / moved)
         bounds = tuple(float(bound) for bound in l2_bounds)
         self._records = int(records)
         self._lattice = Lattice.for_bound(max(bounds))

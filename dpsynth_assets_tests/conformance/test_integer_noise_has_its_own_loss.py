@@ -181,7 +181,8 @@ def test_two_kinds_of_counts_compose_to_the_convolution_of_their_losses():
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0, 3.0, 4.0])
 def test_calibrated_counts_keep_delta(epsilon):
-    noise_std = scale_for(epsilon, 1e-6, "gaussian", ADD_REMOVE, accountant="tight")
+    histogram = NoisyHistogram(noise="gaussian", scale=1.0, relation=ADD_REMOVE)
+    noise_std = scale_for(histogram, epsilon, 1e-6, "tight")
     assert 0.99e-6 < delta(noise_std, [1], epsilon) <= 1e-6
 
 

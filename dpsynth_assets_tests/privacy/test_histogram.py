@@ -63,7 +63,7 @@ def test_large_counts_do_not_saturate(noise):
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_laplace_scale_meets_the_pure_epsilon(relation):
-    scale = scale_for(0.1, 1e-6, "laplace", relation)
+    scale = scale_for(NoisyHistogram(noise="laplace", scale=1.0, relation=relation), 0.1, 1e-6)
     event = NoisyHistogram(noise="laplace", scale=scale, relation=relation).event()
     assert isinstance(event, DiscreteLaplaceEvent)
     assert 0.1 * (1 - 1e-9) <= event.epsilon <= 0.1
@@ -71,7 +71,8 @@ def test_laplace_scale_meets_the_pure_epsilon(relation):
 
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_gaussian_scale_is_the_smallest_that_meets_epsilon(accountant):
-    scale = scale_for(0.5, 1e-6, "gaussian", REPLACE_ONE, 1, accountant)
+    histogram = NoisyHistogram(noise="gaussian", scale=1.0, relation=REPLACE_ONE)
+    scale = scale_for(histogram, 0.5, 1e-6, accountant)
 
     def epsilon(value):
         event = NoisyHistogram(noise="gaussian", scale=value, relation=REPLACE_ONE).event()

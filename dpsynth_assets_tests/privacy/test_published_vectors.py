@@ -25,7 +25,12 @@ from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent, GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.histogram import GaussianVoting, l2_sensitivity, scale_for
+from dpsynth_assets.privacy.histogram import (
+    GaussianVoting,
+    NoisyHistogram,
+    l2_sensitivity,
+    scale_for,
+)
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import (
@@ -246,7 +251,8 @@ def test_noise_of_fixed_shots(entry):
         sensitivity = l2_sensitivity(relation)
         continuous = sensitivity / gaussian_mu(**target)
         agree(entry, continuous, expected[key])
-        exact = scale_for(**target, noise="gaussian", relation=relation, accountant="tight")
+        histogram = NoisyHistogram(noise="gaussian", scale=1.0, relation=relation)
+        exact = scale_for(histogram, **target, accountant="tight")
         assert exact == pytest.approx(continuous, rel=1e-4)
 
 
@@ -283,7 +289,9 @@ def test_budgets_of_secrets(entry):
     }
     for factor, posterior in reached.items():
         agree(entry, gaussian_posterior(factor * expected["mu"], inputs["p"]), posterior)
-    noise_std = secret_noise_std(count_probabilities=ONE_RECORD, steps=10, **pair)
+    noise_std = secret_noise_std(
+        count_probabilities=ONE_RECORD, steps=10, bounds=[tuple(pair.values())]
+    )
     agree(entry, noise_std, expected["sigma_per_round_T10_removal"])
 
 
@@ -302,12 +310,15 @@ def test_noise_of_figure_3_with_disjoint_secrets(row, release):
     key = "sigma_secret" if release == "counts" else "sigma_secret_joint"
     shorter = math.sqrt(0.5) if release == "counts" else 1.0  # than the shift of the joint release
     assert gaussian_budget(**pair) == pytest.approx(row["mu"], abs=1e-9)
-    every = secret_noise_std(count_probabilities=ONE_RECORD, steps=1, **pair)
+    bounds = [tuple(pair.values())]
+    every = secret_noise_std(count_probabilities=ONE_RECORD, steps=1, bounds=bounds)
     assert shorter * every == pytest.approx(row["w_over_max"][key], rel=1e-6)
     literal = row["alg1_Dpri_secret_only"]
     drawn = poisson_binomial([1 / row["sum_w"]])
     floor = 1e-3 / shorter
-    sampled = secret_noise_std(count_probabilities=drawn, steps=1, noise_floor=floor, **pair)
+    sampled = secret_noise_std(
+        count_probabilities=drawn, steps=1, noise_floor=floor, bounds=[tuple(pair.values())]
+    )
     assert shorter * sampled == pytest.approx(literal[key], rel=1e-4)
 
 

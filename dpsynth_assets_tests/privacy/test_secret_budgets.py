@@ -8,10 +8,8 @@ from dpsynth_assets.privacy.secret_noise import (
     SecretBudget,
     SecretPromise,
     dominating_distribution,
-    posteriors_of_round,
     secret_count_distributions,
     secret_noise_std,
-    shared_noise_std,
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
@@ -23,7 +21,7 @@ LAW = poisson_binomial([0.5, 0.3, 0.2])
 
 def shared(bounds, distribution=LAW, **changes):
     settings = {"steps": 1, "relation": ADD_REMOVE, "noise_floor": 1e-3, **changes}
-    return shared_noise_std(distributions=[distribution] * len(bounds), bounds=bounds, **settings)
+    return secret_noise_std(count_probabilities=distribution, bounds=bounds, **settings)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -36,32 +34,15 @@ def test_every_bound_holds_and_one_is_tight(steps):
 
 
 def test_the_noise_is_the_largest_that_a_bound_needs_alone():
-    alone = [
-        secret_noise_std(count_probabilities=LAW, prior=p, posterior=r, steps=1, noise_floor=1e-3)
-        for p, r in BOUNDS
-    ]
-    assert shared(BOUNDS) == pytest.approx(max(alone), rel=1e-5)
+    alone = max(shared([bound]) for bound in BOUNDS)
+    assert shared(BOUNDS) == pytest.approx(alone, rel=1e-5)
     assert shared(BOUNDS[::-1]) == pytest.approx(shared(BOUNDS), rel=1e-5)
 
 
 def test_one_pair_for_all_secrets_needs_no_less_noise_than_one_each():
     distributions = [poisson_binomial([0.9, 0.01]), poisson_binomial([0.2] * 6)]
-    bounds = [BOUNDS[0]] * 2
-    own = shared_noise_std(distributions=distributions, bounds=bounds, steps=1, noise_floor=1e-3)
+    own = max(shared(BOUNDS[:1], distribution) for distribution in distributions)
     assert shared(BOUNDS[:1], dominating_distribution(distributions)) >= own > 0
-
-
-def test_posteriors_are_told_kind_by_kind():
-    budgets = tuple(
-        SecretBudget(kind=f"k{place}", prior=p, posterior=r, max_records=3)
-        for place, (p, r) in enumerate(BOUNDS)
-    )
-    promise = SecretPromise(budgets=budgets)
-    told = posteriors_of_round(
-        count_probabilities=LAW, noise_std=shared(BOUNDS), steps=1, promise=promise
-    )
-    assert all(told[budget.kind] <= budget.posterior for budget in budgets)
-    assert promise.bounds == tuple(BOUNDS)
 
 
 @pytest.mark.parametrize(

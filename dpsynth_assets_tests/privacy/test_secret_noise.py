@@ -55,8 +55,7 @@ def largest_noise(distributions, ratio):
         if posterior_of_events([event], PRIOR) > ratio * PRIOR:
             largest = secret_noise_std(
                 count_probabilities=distribution,
-                prior=PRIOR,
-                posterior=ratio * PRIOR,
+                bounds=[(PRIOR, ratio * PRIOR)],
                 steps=1,
                 noise_floor=1e-3,
             )
@@ -177,9 +176,7 @@ def test_replaced_records_move_it_as_if_all_were_sampled():
     ("ratio", "noise"), [(2, 24.993398627922478), (10, 7.11235444896899), (50, 3.911989240064926)]
 )
 def test_ten_rounds_of_a_certain_record_have_the_gaussian_noise(ratio, noise):
-    found = secret_noise_std(
-        count_probabilities=CERTAIN, prior=PRIOR, posterior=ratio * PRIOR, steps=10
-    )
+    found = secret_noise_std(count_probabilities=CERTAIN, bounds=[(PRIOR, ratio * PRIOR)], steps=10)
     assert noise * (1 - 1e-9) <= found <= noise * (1 + 1e-3)
 
 
@@ -191,27 +188,25 @@ def test_noise_is_the_smallest_that_meets_the_posterior(steps):
         event = shift_event(count_probabilities=distribution, noise_std=noise_std, steps=steps)
         return posterior_of_events([event], PRIOR)
 
-    found = secret_noise_std(
-        count_probabilities=distribution, prior=PRIOR, posterior=1e-3, steps=steps
-    )
+    found = secret_noise_std(count_probabilities=distribution, bounds=[(PRIOR, 1e-3)], steps=steps)
     assert attained(found) <= 1e-3 < attained(found * (1 - 2e-3))
 
 
 def test_nearly_certain_records_meet_the_posterior_too():
     distribution = np.array([1e-12, 1 - 1e-12])
-    found = secret_noise_std(count_probabilities=distribution, prior=PRIOR, posterior=1e-3, steps=2)
+    found = secret_noise_std(count_probabilities=distribution, bounds=[(PRIOR, 1e-3)], steps=2)
     event = shift_event(count_probabilities=distribution, noise_std=found, steps=2)
     assert posterior_of_events([event], PRIOR) <= 1e-3
 
 
 def test_replacement_needs_twice_the_distance_of_a_certain_record():
-    settings = {"count_probabilities": CERTAIN, "prior": PRIOR, "posterior": 1e-3, "steps": 1}
+    settings = {"count_probabilities": CERTAIN, "bounds": [(PRIOR, 1e-3)], "steps": 1}
     replaced = secret_noise_std(**settings, relation=REPLACE_ONE)
     assert replaced == pytest.approx(2 / gaussian_budget(PRIOR, 1e-3), rel=1e-5)
 
 
 def test_rarely_sampled_secrets_still_get_the_floor():
-    rarely = {"count_probabilities": np.array([1 - 1e-4, 1e-4]), "prior": PRIOR, "posterior": 1e-3}
+    rarely = {"count_probabilities": np.array([1 - 1e-4, 1e-4]), "bounds": [(PRIOR, 1e-3)]}
     assert secret_noise_std(**rarely, steps=1) == 1.0
     assert secret_noise_std(**rarely, steps=1, noise_floor=1e-3) == 1e-3
     event = shift_event(count_probabilities=rarely["count_probabilities"], noise_std=1e-3, steps=1)
@@ -262,9 +257,9 @@ def test_public_incidence_covers_the_most_exposed_secret():
         lambda: sampling_probabilities(np.ones(3), "printed"),
         lambda: SecretSampling.capped(probability=0.1, max_occurrences=0),
         lambda: SecretSampling.capped(probability=1.1, max_occurrences=1),
-        lambda: secret_noise_std(count_probabilities=CERTAIN, prior=0.1, posterior=0.1, steps=1),
+        lambda: secret_noise_std(count_probabilities=CERTAIN, bounds=[(0.1, 0.1)], steps=1),
         lambda: secret_noise_std(
-            count_probabilities=CERTAIN, prior=0.1, posterior=0.2, steps=1, noise_floor=0
+            count_probabilities=CERTAIN, bounds=[(0.1, 0.2)], steps=1, noise_floor=0
         ),
     ],
 )

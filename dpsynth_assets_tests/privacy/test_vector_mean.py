@@ -18,7 +18,6 @@ from dpsynth_assets.privacy.vector_mean import (
     VectorMean,
     stacked_l2_sensitivity,
     unit_directions,
-    vector_mean_event,
 )
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
@@ -67,10 +66,9 @@ def test_worked_sensitivity(relation, units, factor):
 
 @given(st.floats(1e-3, 1e3), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_event_is_noise_over_sensitivity_and_never_above_it(noise_std, bounds):
-    event = vector_mean_event(
-        noise_std=noise_std, l2_bounds=bounds, records=7, relation=REPLACE_ONE
-    )
-    exact = noise_std * 7 / (2 * math.sqrt(math.fsum(bound**2 for bound in bounds)))
+    settings = {"noise_std": noise_std * max(bounds), "l2_bounds": bounds, "records": 7}
+    event = VectorMean(dimensions=1, **settings, relation=REPLACE_ONE).event()
+    exact = noise_std * max(bounds) * 7 / (2 * math.sqrt(math.fsum(bound**2 for bound in bounds)))
     assert event.noise_multiplier <= exact * (1 + 1e-15)
     assert event.noise_multiplier == pytest.approx(exact, rel=1e-12)
 
@@ -131,7 +129,7 @@ def test_every_entry_gets_noise_of_the_stated_deviation():
 def test_release_carries_its_cost():
     release = release_vector_mean(records(3), **SETTINGS)
     assert release.cost.guarantee is GuaranteeType.DP
-    assert release.cost.event == vector_mean_event(**SETTINGS)
+    assert release.cost.event == VectorMean(dimensions=8, **SETTINGS).event()
     assert isinstance(release.cost.event, GaussianEvent)
     assert release.value.shape == (2, 8)
 
@@ -214,7 +212,7 @@ def test_noise_that_integers_cannot_carry_is_refused(noise_std):
 )
 def test_settings_outside_their_domain_are_refused(wrong):
     with pytest.raises(ValueError, match=r"Expected|swap"):
-        vector_mean_event(**{**SETTINGS, **wrong})
+        VectorMean(dimensions=8, **{**SETTINGS, **wrong})
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (4, 3, 8), (4, 2, 7)])

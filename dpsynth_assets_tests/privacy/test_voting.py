@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
@@ -16,7 +17,6 @@ from dpsynth_assets.privacy.histogram import (
     GaussianVoting,
     count_votes,
     l2_sensitivity,
-    voting_noise_std,
 )
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
@@ -191,28 +191,17 @@ def test_rounds_that_a_killed_run_stored_are_not_released_again():
 def test_calibrated_noise_spends_the_target_and_no_more(
     accountant, iterations, votes, records, relation
 ):
-    noise_std = voting_noise_std(
-        target_epsilon=1.0,
-        delta=1e-6,
-        accountant=accountant,
-        iterations=iterations,
-        votes_per_record=votes,
-        relation=relation,
-        max_records_per_unit=records,
-    )
-    event = voting(noise_std, iterations, votes, relation, records).event
+    def events(noise_std):
+        return [voting(noise_std, iterations, votes, relation, records).event]
+
+    noise_std = integer_noise_std(events, target_epsilon=1.0, delta=1e-6, accountant=accountant)
+    (event,) = events(noise_std)
     # The cost of whole votes wavers by 1e-5 as losses move past ε: "no more" holds always.
     least = 1e-4 if accountant == "tight" else 1e-9
     assert 1.0 - least < epsilon_of([event], 1e-6, accountant) <= 1.0
 
 
 def test_integer_noise_is_never_below_one_vote():
-    noise_std = voting_noise_std(
-        target_epsilon=1e4,
-        delta=1e-6,
-        accountant="tight",
-        iterations=1,
-        votes_per_record=1,
-        relation=ADD_REMOVE,
-    )
+    target = {"target_epsilon": 1e4, "delta": 1e-6, "accountant": "tight"}
+    noise_std = integer_noise_std(lambda std: [voting(std, iterations=1).event], **target)
     assert noise_std == 1.0

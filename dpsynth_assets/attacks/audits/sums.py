@@ -28,7 +28,7 @@ from dpsynth_assets.privacy.histogram import GaussianVoting, NoiseKind, NoisyHis
 from dpsynth_assets.privacy.secret_clustering import NoisyClusters, SecretClustering
 from dpsynth_assets.privacy.secret_noise import SecretSampling, secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
-from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity, vector_mean_event
+from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity
 
 BINS = 16_000
 SCALE = 1.0
@@ -110,13 +110,7 @@ def _vector_mean(noise_multiplier: float = NOISE_MULTIPLIER, *, replaced: bool =
     noise_std = noise_multiplier * sensitivity
     scores = [_correlations(noise_std, replaced=replaced) for _ in range(RELEASES)]
     with_record, without = np.concatenate(scores, axis=1)
-    claimed = vector_mean_event(
-        noise_std=NOISE_MULTIPLIER * sensitivity,
-        l2_bounds=L2_BOUNDS,
-        records=CANARIES,
-        relation=ADD_REMOVE,
-    )
-    return told_apart(with_record, without, claimed)
+    return told_apart(with_record, without, GaussianEvent(noise_multiplier=NOISE_MULTIPLIER))
 
 
 def _calibrated_for_one_block() -> Finding:
@@ -230,8 +224,7 @@ def _scores(clusters: NoisyClusters) -> np.ndarray:
 def _calibrated_noise() -> float:
     return secret_noise_std(
         count_probabilities=SAMPLING.count_probabilities,
-        prior=PRIOR,
-        posterior=POSTERIOR,
+        bounds=[(PRIOR, POSTERIOR)],
         steps=1,
         noise_floor=0.1,
     )

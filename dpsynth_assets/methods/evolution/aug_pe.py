@@ -27,7 +27,6 @@ from dpsynth_assets.methods.evolution.method import (
 )
 from dpsynth_assets.methods.evolution.population import write_generations
 from dpsynth_assets.methods.evolution.votes import (
-    VOTES_PER_RECORD,
     PrivateVotes,
     VotingRounds,
 )
@@ -37,9 +36,9 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.plan_cache import remembered, remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
+from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
-from dpsynth_assets.privacy.histogram import voting_noise_std
 
 VotedT = TypeVar("VotedT", bound=VotedConfig)
 
@@ -77,12 +76,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         if refusal is not None:
             return refused(self, refusal, self.config.stated())
         found = {"noise_std": self._noise_std(target_epsilon)}
-        rounds = VotingRounds(
-            **found,
-            iterations=self.config.iterations,
-            relation=self.terms.relation,
-            max_records_per_unit=self.terms.unit.max_records,
-        )
+        rounds = self._rounds(**found)
         noise = (
             f"Gaussian of {found['noise_std']:.4g} votes on each candidate in each of "
             f"{self.config.iterations} rounds"
@@ -118,24 +112,28 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         made = StageRelease(facts=self.facts_of(generations), files=folder)
         return Release(value=made, cost=Cost(guarantee=self.guarantee, event=event))
 
+    def _rounds(self, noise_std: float) -> VotingRounds:
+        return VotingRounds(
+            noise_std=noise_std,
+            iterations=self.config.iterations,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+        )
+
     def _noise_std(self, target_epsilon: float) -> float:
-        terms, iterations = self.terms, self.config.iterations
         key = {
             "calibration": "votes",
-            "iterations": iterations,
+            "iterations": self.config.iterations,
             "target_epsilon": target_epsilon,
-            **terms.priced_by,
+            **self.terms.priced_by,
         }
 
         def find() -> float:
-            return voting_noise_std(
+            return integer_noise_std(
+                lambda noise_std: [self._rounds(noise_std).event()],
                 target_epsilon=target_epsilon,
-                delta=terms.delta,
-                accountant=terms.accountant,
-                iterations=iterations,
-                votes_per_record=VOTES_PER_RECORD,
-                relation=terms.relation,
-                max_records_per_unit=terms.unit.max_records,
+                delta=self.terms.delta,
+                accountant=self.terms.accountant,
             )
 
         return float(remembered(key, find))

@@ -11,7 +11,7 @@ Shape letters: L labels, K clusters of each at most, C clusters of all, d dimens
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,15 @@ from dpsynth_assets.privacy.secret_noise import (
     SecretPromise,
     SecretSampling,
     joint_factor,
-    posteriors_of_round,
-    shared_noise_std,
+    secret_noise_std,
     shift_event,
 )
-from dpsynth_assets.privacy.secret_protection import ROUND_UP, gaussian_budget, gaussian_posterior
+from dpsynth_assets.privacy.secret_protection import (
+    ROUND_UP,
+    gaussian_budget,
+    gaussian_posterior,
+    posterior_of_events,
+)
 
 L2_BOUND = 1.0
 """R: embeddings have unit length, so that distances are cosines ([secpe Rem. 3.4])."""
@@ -178,12 +182,10 @@ class ClusterReleases:
                 "relation": str(promise.relation),
                 "kinds": [vars(budget) for budget in promise.budgets],
             },
-            lambda: posteriors_of_round(
-                count_probabilities=np.array(self.count_probabilities),
-                noise_std=self.noise_std,
-                steps=1,
-                promise=replace(promise, public_incidence=""),
-            ),
+            lambda: {
+                each.kind: posterior_of_events([self._secret_event()], each.prior)
+                for each in promise.budgets
+            },
         )
         return found
 
@@ -344,8 +346,8 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
 
 def _noise_for_secrets(promise: SecretPromise, bounds: list[tuple[float, float]]) -> dict[str, Any]:
     _, sampling = sampling_of(promise)
-    noise_std = shared_noise_std(
-        distributions=[sampling.count_probabilities] * len(bounds),
+    noise_std = secret_noise_std(
+        count_probabilities=sampling.count_probabilities,
         bounds=bounds,
         steps=1,
         relation=promise.relation,
