@@ -126,8 +126,6 @@ class PrivateInputs:
     Attributes:
         records: Columns `record_id`, `unit_id`, `text`, `label` (strings); held-out rows excluded.
         embeddings: float32 (N, d), rows aligned with `records`, unit length.
-        secrets: How many records hold each secret that was found: columns `secret` (index), `kind`
-            and `records`, where the cohort declares secrets and the stage reads them.
         passes: Finished passes of this very release, if the caller keeps them.
         parts: Where a stage works shard by shard (`Stage.in_parts`) and there are several: these.
             `records` is then empty and there are no embeddings.
@@ -140,7 +138,6 @@ class PrivateInputs:
 
     records: "pl.DataFrame" = field(repr=False)
     embeddings: np.ndarray | None = field(default=None, repr=False)
-    secrets: "pl.DataFrame | None" = field(default=None, repr=False)
     passes: PassStore | None = field(default=None, repr=False)
     parts: Shards | None = field(default=None, repr=False)
     state: Sequence[np.ndarray] = field(default=(), repr=False)

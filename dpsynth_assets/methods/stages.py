@@ -127,7 +127,7 @@ class Stage(Step):
         title: What is released, in a short sentence with its source.
         kinds: Badges of the asset in the web UI.
         needs_embeddings: Whether it reads the embeddings of the private records.
-        needs_secrets: Whether it reads how many private records hold each secret.
+        needs_secrets: Whether the search for secrets comes before it; what it found is not read.
         after: Earlier stages of the same method whose releases it reads.
         in_parts: Whether it takes nothing of the records but exact sums over them, counts or
             clipped gradients (`PrivateInputs.counted`), or draws passes from them

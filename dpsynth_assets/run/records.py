@@ -28,12 +28,8 @@ from dpsynth_assets.sensitive.read_records import (
     source_digest,
 )
 from dpsynth_assets.sensitive.read_source import require_parts
-from dpsynth_assets.sensitive.store import Needs, StoredRecords
+from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Workers
-
-
-def _needs(stage: Stage) -> Needs:
-    return Needs(with_embeddings=stage.needs_embeddings, with_secrets=stage.needs_secrets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +59,7 @@ class StoreRecords:
         """
         if self.workers is not None:
             require_parts(self.spec, self.store)
-        self.store.require_records(self.spec.name, **_needs(stage))
+        self.store.require_records(self.spec.name, with_embeddings=stage.needs_embeddings)
         if stage.needs_embeddings:
             self.store.require_stated_embeddings(self.spec.name)
 
@@ -91,8 +87,12 @@ class StoreRecords:
         Returns:
             JSON values, private.
         """
-        name, declared = self.spec.name, reading_digest(self.spec)
-        return {"records": self.store.pay_for_records(name, declared=declared, **_needs(stage))}
+        known = self.store.pay_for_records(
+            self.spec.name,
+            declared=reading_digest(self.spec),
+            with_embeddings=stage.needs_embeddings,
+        )
+        return {"records": known}
 
     @contextmanager
     def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
@@ -111,7 +111,7 @@ class StoreRecords:
                 reservation=reservation,
                 workers=workers,
                 gpus=self.gpus,
-                **_needs(stage),
+                with_embeddings=stage.needs_embeddings,
             )
 
     def keep_internal(self, name: str, content: str) -> None:

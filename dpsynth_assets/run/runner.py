@@ -397,12 +397,10 @@ class _StageRun(Opened):
 
     def _keep_internal(self, made: Release[StageRelease], seconds: float) -> None:
         """Keeps what depends on private data without noise for the steward."""
-        internal, place = dict(made.value.internal), f"{self.part.folder}_{self.stage.name}"
         if self.stage.name == CANDIDATE_CORPUS:
-            place = self.part.folder
-            internal |= {"seconds": seconds, "ex_post_epsilon": made.cost.ex_post_epsilon}
-        if internal:
-            self.records.keep_internal(place, json.dumps(plain_json(internal)))
+            own = {"seconds": seconds, "ex_post_epsilon": made.cost.ex_post_epsilon}
+            internal = plain_json({**made.value.internal, **own})
+            self.records.keep_internal(self.part.folder, json.dumps(internal))
 
 
 def _drawn(made: StageRelease, cost: Cost) -> Drawn:

@@ -299,15 +299,13 @@ _ANY = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecretIncidence:
+class SecretDictionary:
     """Findings of detectors. Their repr shows nothing of them, not even how many.
 
     Attributes:
-        table: UInt32 columns `record` (row of the records) and `secret`, sorted, each pair once.
-        secrets: Columns `secret`, `kind`, `value` (normalised) and `records` (how many hold it).
+        secrets: Columns `kind`, `value` (normalised) and `records` (how many hold it); sorted.
     """
 
-    table: pl.DataFrame = field(repr=False)
     secrets: pl.DataFrame = field(repr=False)
 
     def over_their_caps(self, declared: SecretsSpec) -> dict[str, dict[str, int]]:
@@ -334,7 +332,7 @@ def find_secrets(
     of_columns: Mapping[str, Mapping[str, set[str]]] | None = None,
     rare: Mapping[str, Sequence[str]] | None = None,
     progress: ShareCallback = lambda _share: None,
-) -> SecretIncidence:
+) -> SecretDictionary:
     """Runs every declared detector over the records.
 
     Args:
@@ -352,7 +350,7 @@ def find_secrets(
     shown to the steward; the noise of `privacy.secret_clustering` does not depend on it.
     """
     texts, ids = records["text"].to_list(), records["record_id"].to_list()
-    found: list[tuple[int, str, str]] = []
+    found: list[tuple[str, str, int]] = []
     for place, kind in enumerate(declared.kinds):
         share = partial(_share_of_part, progress, place, len(declared.kinds))
         detector = detector_of(kind, texts, None if rare is None else rare.get(kind.name, ()))
@@ -360,12 +358,10 @@ def find_secrets(
             held = [sorted((of_columns or {}).get(kind.name, {}).get(one, ())) for one in ids]
         else:
             held = _search(detector, texts, share)
-        for row, values in enumerate(held):
-            found += [(row, kind.name, value) for value in _secrets_of(kind, values)]
-    schema = {"record": pl.UInt32, "kind": pl.String, "value": pl.String}
-    pairs = pl.DataFrame(found, schema=schema, orient="row")
-    secrets = _numbered(pairs.group_by("kind", "value").agg(records=pl.len()))
-    return SecretIncidence(table=_named(pairs, secrets), secrets=secrets)
+        for values in held:
+            found += [(kind.name, value, 1) for value in _secrets_of(kind, values)]
+    schema = {"kind": pl.String, "value": pl.String, "records": pl.UInt32}
+    return merged_dictionary([pl.DataFrame(found, schema=schema, orient="row")])
 
 
 def _search(detector: Detector, texts: Sequence[str], share: ShareCallback) -> list[list[str]]:
@@ -384,36 +380,14 @@ def _secrets_of(kind: SecretKindSpec, values: Sequence[str]) -> set[str]:
     return distinct
 
 
-def _numbered(counts: pl.DataFrame) -> pl.DataFrame:
-    """Numbers secrets in the order of kind and value."""
-    return counts.sort("kind", "value").select(
-        pl.int_range(pl.len(), dtype=pl.UInt32).alias("secret"),
-        "kind",
-        "value",
-        pl.col("records").cast(pl.UInt32),
-    )
-
-
-def _named(pairs: pl.DataFrame, secrets: pl.DataFrame) -> pl.DataFrame:
-    """Rows of records with the numbers of the secrets that they hold."""
-    joined = pairs.join(secrets.select("secret", "kind", "value"), on=["kind", "value"])
-    return joined.select("record", "secret").sort("record", "secret")
-
-
-def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Adds up the dictionaries of shards; secrets get the numbers they have in the whole.
+def merged_dictionary(each: Iterable[pl.DataFrame]) -> SecretDictionary:
+    """Adds up what was counted for each secret.
 
     Args:
-        each: `SecretIncidence.secrets` of every shard, no record in two of them.
+        each: `SecretDictionary.secrets` of every shard, no record in two of them.
     """
-    known = pl.concat([own.select("kind", "value", "records") for own in each])
-    return _numbered(known.group_by("kind", "value").agg(pl.col("records").sum()))
-
-
-def renumbered(table: pl.DataFrame, own: pl.DataFrame, dictionary: pl.DataFrame) -> pl.DataFrame:
-    """Gives the secrets of a shard's table their numbers in the dictionary of all shards."""
-    pairs = table.join(own.select("secret", "kind", "value"), on="secret").drop("secret")
-    return _named(pairs, dictionary)
+    counted = pl.concat(each).group_by("kind", "value").agg(pl.col("records").sum())
+    return SecretDictionary(secrets=counted.sort("kind", "value"))
 
 
 def _share_of_part(progress: ShareCallback, place: int, parts: int, share: float) -> None:

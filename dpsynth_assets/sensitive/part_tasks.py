@@ -24,11 +24,10 @@ from dpsynth_assets.records.columns import empty_rows
 from dpsynth_assets.records.reading import Tally, canonical_records
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.secret_detection.finding import (
-    SecretIncidence,
+    SecretDictionary,
     find_secrets,
     merged_dictionary,
     rare_among,
-    renumbered,
     word_counts,
 )
 from dpsynth_assets.sensitive.fingerprints import (
@@ -215,14 +214,9 @@ class NoteRead:
 
 # Finds secrets shard by shard: what workers do, and the driver's dictionary of all shards.
 #
-# A worker writes what it found into its shard: a table `record`, `secret` with numbers of its own,
-# and a dictionary of them. The driver adds the dictionaries up, one shard after the other, and
-# gives the secrets the numbers that they have where there is one shard. Nothing of a record is
-# sent: a task is given a path, and returns nothing.
+# A worker writes a dictionary of what it found into its shard, and the driver adds the dictionaries
+# up. Nothing of a record is sent: a task is given a path, and returns nothing.
 
-
-SECRETS_TABLE: Final = "secrets.parquet"
-"""Which record holds which secret: rows of the shard, numbers of the dictionary."""
 
 _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.parquet"
 """Notes between workers and driver, private; removed at the end."""
@@ -243,7 +237,6 @@ def find_in_part(declared: SecretsSpec, here: Here[Callable[[float], None]], par
     records = files.read_table(part / "source.parquet")
     told = here.value or (lambda _share: None)
     found = find_secrets(records, declared, rare=_rare_words(part), progress=told)
-    files.write_table(part / SECRETS_TABLE, found.table)
     files.write_table(part / _FOUND, found.secrets)
 
 
@@ -252,8 +245,8 @@ def find_in_parts(
     places: Sequence[Folder],
     workers: Workers,
     share: Callable[[float], None],
-) -> SecretIncidence:
-    """Finds the secrets of all shards, and leaves in each which of its records holds which.
+) -> SecretDictionary:
+    """Finds the secrets of all shards.
 
     Args:
         declared: Kinds of secrets, none of which comes from a column.
@@ -262,7 +255,7 @@ def find_in_parts(
         share: Told the share of shards done.
 
     Returns:
-        The dictionary, as `find_secrets` makes it of all records; its table is empty.
+        The dictionary, as `find_secrets` makes it of all records.
 
     Raises:
         WorkerError: A shard failed.
@@ -274,26 +267,11 @@ def find_in_parts(
         task = partial(find_in_part, declared, Here(share if len(places) == 1 else None))
         for done, _ in enumerate(workers.map_parts(task, places), 1):
             share(done / len(places))
-        each = [files.read_table(place / _FOUND) for place in places]
-        dictionary = merged_dictionary(each)
-        for place, own in zip(places, each, strict=True):
-            table = files.read_table(place / SECRETS_TABLE)
-            files.write_table(place / SECRETS_TABLE, renumbered(table, own, dictionary))
-    except BaseException:  # No table with numbers that no dictionary has.
-        forget_tables(places)
-        raise
+        return merged_dictionary(files.read_table(place / _FOUND) for place in places)
     finally:
         for folder in (*places, dataset_folder(places[0])):
             for name in (_FOUND, _WORDS, _RARE):
                 files.remove(folder / name)
-    nothing = pl.DataFrame(schema={"record": pl.UInt32, "secret": pl.UInt32})
-    return SecretIncidence(table=nothing, secrets=dictionary)
-
-
-def forget_tables(places: Sequence[Folder]) -> None:
-    """Removes what an earlier search left in the shards."""
-    for place in places:
-        files_of(place).remove(place / SECRETS_TABLE)
 
 
 def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers: Workers) -> None:

@@ -9,11 +9,10 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 DPSYNTH_SENSITIVE_URL the files are in an object store (`sealed_objects.py`), never without a key.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -56,22 +55,7 @@ from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import LocalWorkers, Workers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
-DICTIONARY = "secrets_dictionary"
-"""Table of every secret found, its kind, and how many records hold it."""
-
 _PASSES = "passes"
-
-
-class Needs(TypedDict, total=False):
-    """What a release reads beside the records.
-
-    Attributes:
-        with_embeddings: Their embeddings.
-        with_secrets: How many records hold each secret that was found.
-    """
-
-    with_embeddings: bool
-    with_secrets: bool
 
 
 class StoredRecords:
@@ -255,23 +239,23 @@ class StoredRecords:
             raise ValueError(f"Expected embeddings of dataset {dataset!r}, got none.")
         return private.records, private.embeddings
 
-    def require_records(self, dataset: str, **needs: Unpack[Needs]) -> None:
+    def require_records(self, dataset: str, *, with_embeddings: bool = False) -> None:
         """Refuses a release, before its charge, where a file that it would read is not there.
 
         Raises:
             PrivacyError: It was never stored, was purged, or is lost.
         """
-        self._require(dataset, "source", " Nothing was charged.", **needs)
+        self._require(dataset, "source", " Nothing was charged.", with_embeddings=with_embeddings)
 
     def pay_for_records(
-        self, dataset: str, *, declared: str | None = None, **needs: Unpack[Needs]
+        self, dataset: str, *, declared: str | None = None, with_embeddings: bool = False
     ) -> str:
         """Binds a charge to the stored records, just before it is made.
 
         Args:
             dataset: The cohort.
             declared: `reading_digest` of its declaration; None: not compared.
-            **needs: What the draw reads beside the records.
+            with_embeddings: Whether the draw reads their embeddings.
 
         Returns:
             What they are known by from then on; private.
@@ -280,27 +264,24 @@ class StoredRecords:
             PrivacyError: There are none, or others than were paid for; nothing was charged.
         """
         with self.read_records.alone(dataset):
-            return self._paid_for(dataset, declared, needs)
+            return self._paid_for(dataset, declared, with_embeddings)
 
-    def _paid_for(self, dataset: str, declared: str | None, needs: Needs) -> str:
-        self.require_records(dataset, **needs)
+    def _paid_for(self, dataset: str, declared: str | None, with_embeddings: bool) -> str:
+        self.require_records(dataset, with_embeddings=with_embeddings)
         known = [*self.read_records.pay(dataset, declared)]
         self.fingerprints.note_paid(dataset)
-        if needs.get("with_embeddings"):
+        if with_embeddings:
             places = self.parts(dataset).places
             made = [self._files.read(place / "source_embeddings.version") for place in places]
             known += [version.decode() for version in made]
-        if needs.get("with_secrets"):
-            found = self._files.read(self.folder(dataset) / f"{DICTIONARY}.parquet")
-            known.append(hashlib.blake2b(found, key=self.read_records.key).hexdigest())
         return "/".join(known)
 
     def _require_charged_records(
-        self, dataset: str, reservation: Reservation, needs: Needs
+        self, dataset: str, reservation: Reservation, with_embeddings: bool
     ) -> None:
         """Refuses other records than those that the charge was made for."""
         charged = self.passes(dataset, reservation).drawn_from.get("records")
-        found = self._paid_for(dataset, None, needs)
+        found = self._paid_for(dataset, None, with_embeddings)
         if charged not in (None, found):
             raise PrivacyError(
                 f"Expected the records of {dataset!r} as they were charged for, got others. None "
@@ -316,7 +297,7 @@ class StoredRecords:
         reservation: Reservation,
         workers: Workers | None = None,
         gpus: float = 0,
-        **needs: Unpack[Needs],
+        with_embeddings: bool = False,
     ) -> PrivateInputs:
         """Reads the source split for a mechanism whose cost is already reserved.
 
@@ -327,7 +308,7 @@ class StoredRecords:
             workers: Who counts, sorts and draws over the shards, which are never read together
                 (`Stage.in_parts`); None: this process reads all records.
             gpus: GPUs that a worker needs to draw a pass.
-            **needs: What the mechanism reads beside the records.
+            with_embeddings: Whether the mechanism reads their embeddings.
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
@@ -337,25 +318,18 @@ class StoredRecords:
 
         def require_charged() -> None:
             with self.read_records.alone(dataset):
-                self._require_charged_records(dataset, reservation, needs)
+                self._require_charged_records(dataset, reservation, with_embeddings)
 
-        with_embeddings = needs.get("with_embeddings", False)
         with self.read_records.alone(dataset):
-            self._require_charged_records(dataset, reservation, needs)
+            self._require_charged_records(dataset, reservation, with_embeddings)
             places = self.parts(dataset).places
-            found = None
-            if needs.get(
-                "with_secrets"
-            ):  # Numbers of records by secret; what it says stays where it is.
-                path = self.folder(dataset) / f"{DICTIONARY}.parquet"
-                found = self._files.read_table(path).drop("value")
             if workers is None:
                 private = self._read(dataset, "source", with_embeddings=with_embeddings)
                 if with_embeddings:  # Who embeds has no such lock, but takes the version first.
-                    self._require_charged_records(dataset, reservation, needs)
+                    self._require_charged_records(dataset, reservation, with_embeddings)
         if workers is None:
             self.contributions(dataset).note(reservation.id, private.records)
-            return replace(private, secrets=found)
+            return private
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         release = absolute(self.folder(dataset) / _PASSES / reservation.id)
@@ -364,7 +338,7 @@ class StoredRecords:
         parts = StoredParts(
             places, workers, with_embeddings, exchange, release, gpus, require_charged
         )
-        return replace(in_parts(parts), passes=self.passes(dataset, reservation), secrets=found)
+        return replace(in_parts(parts), passes=self.passes(dataset, reservation))
 
     @staticmethod
     def _require_charge(dataset: str, ledger: Ledger, reservation: Reservation) -> None:
@@ -392,13 +366,7 @@ class StoredRecords:
         return StoredCheckpoint(self._files, self.folder(dataset) / _PASSES / reservation.id)
 
     def _require(
-        self,
-        dataset: str,
-        split: Split,
-        told: str = "",
-        *,
-        with_embeddings: bool = False,
-        with_secrets: bool = False,
+        self, dataset: str, split: Split, told: str = "", *, with_embeddings: bool = False
     ) -> None:
         """Refuses, in one line, where something of a split is not there."""
         made_by = {f"{split}.parquet": "private_records"}
@@ -407,8 +375,6 @@ class StoredRecords:
                 made_by[f"{split}_embeddings.{kind}"] = "private_embeddings"
         places = self.parts(dataset).places
         needed = [(place / name, made) for place in places for name, made in made_by.items()]
-        if with_secrets:
-            needed.append((self.folder(dataset) / f"{DICTIONARY}.parquet", "secrets"))
         if lost := {made: path.name for path, made in needed if not self._files.exists(path)}:
             raise PrivacyError(
                 f"Expected {', '.join(lost.values())} of {dataset!r} in the sensitive store, got "

@@ -1,22 +1,20 @@
-"""Secrets found part by part: dictionary and incidence of the whole, for the owner alone."""
+"""Secrets found part by part: the dictionary of the whole, for the owner alone."""
 
 import base64
-import stat
 
 import polars as pl
 import pytest
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.orchestration.assets import dataset as asset
-from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.secret_detection.finding import find_secrets
 from dpsynth_assets.sensitive import part_tasks
-from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
+from dpsynth_assets.sensitive.part_tasks import find_in_parts
 from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, Watching, declared, silent
-from dpsynth_assets_tests.stored import read_private_records, read_table
+from dpsynth_assets_tests.stored import read_private_records
 
 KINDS = [
     {"name": "number", "detector": "regex", "pattern": r"\b\d+\b", "max_records": 1},
@@ -36,16 +34,6 @@ def places(tmp_path, store):
     return store.parts("letters").places
 
 
-def by_record(table, records, dictionary):
-    """Each record with the secrets that it holds, by what they say."""
-    numbered = records.with_row_index("record").with_columns(pl.col("record").cast(pl.UInt32))
-    return (
-        table.join(numbered, on="record")
-        .join(dictionary, on="secret")
-        .select(*CANONICAL, "kind", "value")
-    )
-
-
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_found_in_parts_is_what_is_found_in_the_whole(tmp_path, places, count):
     records = read_private_records(declared(tmp_path)).records
@@ -55,25 +43,13 @@ def test_what_is_found_in_parts_is_what_is_found_in_the_whole(tmp_path, places, 
     assert parted.secrets.equals(whole.secrets)
     assert set(whole.secrets["kind"]) == {"number", "place", "any", "rare"}
     assert parted.over_their_caps(DECLARED) == whole.over_their_caps(DECLARED)
-    each = [
-        by_record(
-            read_table(place, SECRETS_TABLE), read_table(place, "source.parquet"), parted.secrets
-        )
-        for place in places
-    ]
-    every = [*CANONICAL, "kind", "value"]
-    expected = by_record(whole.table, records, whole.secrets)
-    assert pl.concat(each).sort(every).equals(expected.sort(every))
-    assert read_table(places[0], SECRETS_TABLE).schema == whole.table.schema
     assert told == [done / PARTS for done in range(1, PARTS + 1)]
 
 
-def test_notes_are_removed_and_what_stays_is_the_owners(store, places):
+def test_no_notes_stay(store, places):
     before = set(store.base.rglob("*"))
     find_in_parts(DECLARED, places, LocalWorkers(1), silent)
-    added = set(store.base.rglob("*")) - before
-    assert added == {place / SECRETS_TABLE for place in places}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in added} == {0o600}
+    assert set(store.base.rglob("*")) == before
 
 
 def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
@@ -90,7 +66,7 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     monkeypatch.setattr(PrivateFiles, "write_table", keeps)
     found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
     assert found.secrets.height > 20
-    assert len(written) == 4 * PARTS + 1
+    assert len(written) == 2 * PARTS + 1
     assert not [content for content in written if b"orchard" in content or b"PAR1" in content]
 
 
@@ -107,7 +83,7 @@ def test_a_part_that_fails_leaves_no_notes_and_quotes_nothing(places, monkeypatc
         find_in_parts(DECLARED, places, LocalWorkers(1), silent)
     assert SECRET not in str(refused.value)
     names = {path.name for place in (*places, places[0].parent) for path in place.glob("*.parquet")}
-    assert names == {"source.parquet", "held_out.parquet"}, "a table's numbers are a dictionary's"
+    assert names == {"source.parquet", "held_out.parquet"}
 
 
 def test_what_workers_are_given_and_send_holds_no_record(places):
@@ -126,7 +102,6 @@ def test_the_asset_keeps_one_dictionary_for_any_number_of_parts(tmp_path, store)
         asset._find(spec, DECLARED, store, LocalWorkers(1), silent)
         names = ("secrets_dictionary.parquet", "secrets_summary.json")
         kept.append([(folder / name).read_bytes() for name in names])
-        assert len([*folder.glob(f"parts-*/*/{SECRETS_TABLE}")]) == parts
     assert kept[0] == kept[1]
 
 
@@ -135,11 +110,9 @@ def test_values_of_columns_are_found_beside_all_records(tmp_path, store):
     named = SecretsSpec.model_validate({"kinds": [kind]})
     spec = declared(tmp_path, parts=PARTS, secrets={"kinds": [kind]}, budget=TIGHT)
     store_records(spec, store, LocalWorkers(1))
-    asset._find(spec, DECLARED, store, LocalWorkers(1), silent)  # Leaves tables in the parts.
     asset._find(spec, named, store, LocalWorkers(1), silent)
     dictionary = pl.read_parquet(store.folder("letters") / "secrets_dictionary.parquet")
     assert dictionary["kind"].unique().to_list() == ["person"]
-    assert not list(store.folder("letters").glob(f"parts-*/*/{SECRETS_TABLE}"))
 
 
 def test_metadata_tells_declared_numbers_and_recall_and_no_count():

@@ -22,10 +22,9 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
-from dpsynth_assets.secret_detection.finding import find_secrets
 from dpsynth_assets.sensitive import part_tasks, store as store_module, stored_parts
 from dpsynth_assets.sensitive.read_source import embed_records, store_records
-from dpsynth_assets.sensitive.store import DICTIONARY, StoredRecords
+from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.security.leak_planting import (
     BASE,
@@ -74,17 +73,13 @@ class House:
 
 
 def house_of(spec: Any, public: PublicBase, parts: int) -> House:
-    """Reads, embeds and searches the records of a cohort, and plans it."""
+    """Reads and embeds the records of a cohort, and plans it."""
     spec = spec.model_copy(update={"parts": parts})
     ledger, store = Ledger(home().ledger_url), StoredRecords(home().sensitive)
     store_records(spec, store, LocalWorkers())
     manifest = public.values(["text_embedder"])["text_embedder"]
     embedder = public.models.text_embedder(manifest)
     embed_records(spec, store, manifest, embedder, LocalWorkers(), QUIET)
-    if spec.secrets is not None:
-        private = store.read_internal(spec.name, "source", purpose="find secrets")
-        found = find_secrets(private.records, spec.secrets)
-        store.write_internal_table(spec.name, DICTIONARY, found.secrets)
     runner = Runner(
         plan=plan_dataset(spec, public.spec),
         ledger=ledger,

@@ -38,7 +38,6 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 )
 from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError
 from dpsynth_assets.methods.inputs import (
-    PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
@@ -261,8 +260,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         """Releases the noisy clusters.
 
         **Privacy** The planned event: (p, r)-secret protection and no DP of any kind, unless the
-        same release is charged for records too. How many records hold which secret is read for the
-        steward's summary alone and decides nothing released.
+        same release is charged for records too. Which secrets were found is not read.
 
         **Source** SecPE, Algorithms 1 and 2.
         """
@@ -274,7 +272,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         made = StageRelease(
             facts=_cluster_facts(released, mechanism),
             files=run.checkpoint.filled(released.save),
-            internal=_most_records(run.private),
         )
         cost = Cost(guarantee=self._guarantee, event=mechanism.event())
         return Release(value=made, cost=cost)
@@ -307,9 +304,3 @@ def _cluster_facts(released: Representatives, mechanism: ClusterReleases) -> dic
         "dp_counts": np.round(dp_counts, 3).tolist(),
         "counts_above_noise": float((dp_counts > 2 * mechanism.noise_std).mean()),
     }
-
-
-def _most_records(private: PrivateInputs) -> dict[str, Any]:
-    """Counts the records of the most frequent detected secret; internal."""
-    held = [] if private.secrets is None else private.secrets["records"].to_list()
-    return {"most_records_of_a_detected_secret": max(held, default=0)}

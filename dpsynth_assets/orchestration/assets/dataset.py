@@ -20,12 +20,11 @@ from dpsynth_assets.orchestration.resources.private_section import private_secti
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.sensitive.read_source import require_parts
-from dpsynth_assets.sensitive.store import DICTIONARY
 from dpsynth_assets.tags import SENSITIVE
 from dpsynth_assets.workers import LocalWorkers, Workers
 
 SECRETS_KEY = "secrets"
-SUMMARY = "secrets_summary.json"
+DICTIONARY, SUMMARY = "secrets_dictionary", "secrets_summary.json"
 """Private counts for the steward: secrets of each kind, and those over their declared cap."""
 
 
@@ -145,9 +144,9 @@ def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefini
         kinds={"polars"},
         code_version=version_of("secrets", declared),
         description=(
-            "Which private record holds which declared secret, and the dictionary of secrets "
-            "found. Owner-only store; no count is shown. How much the detectors miss is measured "
-            "on secrets planted in public text."
+            "The dictionary of declared secrets found in private records. Owner-only store; no "
+            "count is shown. How much the detectors miss is measured on secrets planted in public "
+            "text."
         ),
     )
     @private_section(f"Finding secrets of dataset {spec.name!r}")
@@ -177,17 +176,14 @@ def _find(
     shards, and each keeps its own incidence.
     """
     from dpsynth_assets.secret_detection.finding import find_secrets, values_of_columns
-    from dpsynth_assets.sensitive.part_tasks import find_in_parts, forget_tables
+    from dpsynth_assets.sensitive.part_tasks import find_in_parts
 
-    store.remove_internal(spec.name, f"{SECRETS_KEY}.parquet")
     if not any(kind.detector == "column" for kind in declared.kinds):
         found = find_in_parts(declared, require_parts(spec, store), workers, share)
     else:
         private = store.read_internal(spec.name, "source", purpose="find secrets")
         values = values_of_columns(spec)
         found = find_secrets(private.records, declared, of_columns=values, progress=share)
-        forget_tables(store.parts(spec.name).places)
-        store.write_internal_table(spec.name, SECRETS_KEY, found.table)
     store.write_internal_table(spec.name, DICTIONARY, found.secrets)
     store.write_internal(spec.name, SUMMARY, json.dumps(found.over_their_caps(declared)))
 

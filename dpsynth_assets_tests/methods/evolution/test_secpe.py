@@ -319,14 +319,9 @@ def test_a_population_evolves_and_its_rows_are_free(tmp_path, api):
     assert corpus.rows.height == 12
 
 
-def test_facts_show_no_dp_and_internal_numbers_stay_internal(tmp_path, api):
-    private = make_private()
-    secrets = pl.DataFrame({"secret": [4, 5], "kind": ["code", "code"], "records": [2, 1]})
-    private = type(private)(records=private.records, embeddings=private.embeddings, secrets=secrets)
-    release, *_ = run(tmp_path, api, config(), private)
+def test_facts_show_no_dp(tmp_path, api):
+    release, *_ = run(tmp_path, api, config())
     assert release.value.facts["dp_guarantee"] == "none"
-    assert release.value.internal == {"most_records_of_a_detected_secret": 2}
-    assert "most_records" not in json.dumps(release.value.facts)
 
 
 def test_settings_of_the_evolution_do_not_pay_again():
