@@ -32,7 +32,6 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import purge_finished, shown_partition
 from dpsynth_assets.orchestration.assets.launch import pending_refusal, run_tags
 from dpsynth_assets.orchestration.instance import (
-    RunProgress,
     dagster_instance,
     follow_run,
     in_timeline,
@@ -121,16 +120,16 @@ def _materialise(
     selected = {"/".join(name_in_ledger(key, spec)) for key in keys}
     agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
-    run_id, progress = str(uuid.uuid4()), RunProgress()
+    run_id = str(uuid.uuid4())
     with (
         dagster_instance(console) as instance,
         alive(run_id),
         paying_only(agreed),
         watched(instance, run_id, partial(say, to=console)),
-        progress_display(console, progress),
+        progress_display(console),
         ended_by_signals(),
     ):
-        follow_run(instance, run_id, spec, progress, console)
+        follow_run(instance, run_id, spec, console)
         partition = shown_partition(instance, spec)
         result = job.execute_in_process(
             instance=in_timeline(instance, job.name),

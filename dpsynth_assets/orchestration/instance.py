@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -163,44 +163,6 @@ def _a_few(names: Sequence[str]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-# How far a whole run is, from Dagster's events: step k of n.
-
-
-class RunProgress:
-    """Counts the steps of one run."""
-
-    def __init__(self) -> None:
-        """Begins with no steps."""
-        self._steps: tuple[str, ...] = ()
-        self._done: set[str] = set()
-        self._current: str | None = None
-        self._started: Callable[[], None] = lambda: None
-
-    def on_start(self, told: Callable[[], None]) -> None:
-        """Has `told` called whenever a step starts."""
-        self._started = told
-
-    def plan(self, steps: Sequence[str]) -> None:
-        """Takes the keys of all steps that the run is to execute."""
-        self._steps = tuple(steps)
-
-    def start(self, step: str) -> None:
-        """A step starts; in one process they run one after another."""
-        self._current = step
-        self._started()
-
-    def end(self, step: str) -> None:
-        """A step succeeded, failed or was skipped."""
-        self._done.add(step)
-        self._current = None if step == self._current else self._current
-
-    def line(self) -> str:
-        """How far the run is: `Step 8 of 31: enquiries/aug_pe/population`."""
-        number = min(len(self._done) + (self._current is not None), len(self._steps))
-        name = "" if self._current is None else f": {self._current.replace('__', '/')}"
-        return f"Step {number} of {len(self._steps)}{name}"
-
-
 # Follows a run of this process by Dagster's events: its steps, and its first corpus.
 
 
@@ -210,21 +172,19 @@ CHARACTERS = 400
 
 
 def follow_run(
-    instance: "dg.DagsterInstance",
-    run_id: str,
-    spec: PrivateDatasetSpec,
-    run: RunProgress,
-    console: Console,
+    instance: "dg.DagsterInstance", run_id: str, spec: PrivateDatasetSpec, console: Console
 ) -> None:
-    """Counts the steps of a run as they start and end, and shows rows of its first corpus.
+    """Has steps of a run counted as they begin, and its first corpus shown once it is published.
 
     Args:
-        instance: Records the run's events.
-        run_id: The run, which this process executes.
-        spec: The cohort.
-        run: Learns of steps.
-        console: Takes the rows.
+        instance: Where the run writes its events.
+        run_id: The run, which this process begins afterwards.
+        spec: Its cohort.
+        console: Where steps and rows are shown.
     """
+    from dpsynth_assets.orchestration.resources.progress import planned_steps
+
+    begun: list[str] = []
     shown: list[str] = []
 
     def take(entry: Any) -> None:
@@ -232,31 +192,15 @@ def follow_run(
         if event is None:
             return
         with suppress(Exception):  # What is shown must not end what is paid for.
-            _count(event, instance, run_id, run)
+            if event.is_step_start:
+                begun.append(event.step_key.replace("__", "/"))
+                place = f"Step {len(begun)} of {planned_steps(instance, run_id)}"
+                console.print(f"{place}: {begun[-1]}", highlight=False, soft_wrap=True)
             if not shown and (folder := _published(event)) is not None:
                 shown.append(folder)
                 show_rows(spec, folder, console)
 
     instance.add_event_listener(run_id, take)
-
-
-def _count(event: Any, instance: "dg.DagsterInstance", run_id: str, run: RunProgress) -> None:
-    import dagster as dg
-
-    kind = event.event_type
-    if kind is dg.DagsterEventType.RUN_START:
-        record = instance.get_run_by_id(run_id)
-        if record is not None and record.execution_plan_snapshot_id is not None:
-            plan = instance.get_execution_plan_snapshot(record.execution_plan_snapshot_id)
-            run.plan(plan.step_keys_to_execute)
-    elif kind is dg.DagsterEventType.STEP_START:
-        run.start(event.step_key)
-    elif kind in (
-        dg.DagsterEventType.STEP_SUCCESS,
-        dg.DagsterEventType.STEP_FAILURE,
-        dg.DagsterEventType.STEP_SKIPPED,
-    ):
-        run.end(event.step_key)
 
 
 def _published(event: Any) -> str | None:

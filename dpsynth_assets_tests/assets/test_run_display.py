@@ -12,15 +12,12 @@ from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.orchestration.instance import (
     CHARACTERS,
     ROWS,
-    RunProgress,
     follow_run,
     show_rows,
 )
 from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets.report.cards import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
-
-STEPS = ("letters__a__stage", "letters__a__corpus", "letters__report")
 
 
 @pytest.fixture
@@ -41,55 +38,25 @@ def spec():
     )
 
 
-def planned():
-    run = RunProgress()
-    run.plan(STEPS)
-    return run
-
-
 # Steps
 
 
-def test_the_line_counts_the_steps_of_the_run():
-    run = planned()
-    told = [run.line()]
-    for step in STEPS:
-        run.start(step)
-        told.append(run.line())
-        run.end(step)
-    assert told == [
-        "Step 0 of 3",
-        "Step 1 of 3: letters/a/stage",
-        "Step 2 of 3: letters/a/corpus",
-        "Step 3 of 3: letters/report",
-    ]
-    assert run.line() == "Step 3 of 3"
-
-
-def test_a_pipe_gets_lines_of_the_run_and_of_its_work(console, written, monkeypatch):
+def test_a_pipe_gets_lines(console, written, monkeypatch):
     monkeypatch.setattr(module, "_terminal_bar", [])
-    run = planned()
-    with progress_display(console, run):
-        run.start(STEPS[0])
+    with progress_display(console):
         report = module._terminal_bar[0]("letters/a/stage")
         report(0.0, "begins")
         report(0.52, "half")
-    assert written.getvalue().splitlines() == [
-        "Step 1 of 3: letters/a/stage",
-        "letters/a/stage: begins",
-    ]
+    assert written.getvalue().splitlines() == ["letters/a/stage: begins"]
 
 
-def test_a_terminal_shows_one_line_of_the_run_below_the_bars(written, monkeypatch):
+def test_a_terminal_gets_bars(written, monkeypatch):
     monkeypatch.setattr(module, "_terminal_bar", [])
-    run = planned()
     console = Console(file=written, width=100, force_terminal=True)
-    with progress_display(console, run):
-        run.start(STEPS[0])
+    with progress_display(console):
         module._terminal_bar[0]("letters/a/stage")(0.05, "begun")
-    bar, line = Text.from_ansi(written.getvalue()).plain.rstrip().splitlines()[-2:]
+    bar = Text.from_ansi(written.getvalue()).plain.rstrip().splitlines()[-1]
     assert bar.startswith("letters/a/stage")
-    assert line == "Step 1 of 3: letters/a/stage"
 
 
 # First rows
@@ -103,7 +70,6 @@ def publish(spec, folder, texts):
 
 def run_of(spec, console, *, broken=False):
     """A run that writes what nobody may see, then publishes two corpora."""
-    run = RunProgress()
 
     def asset(path, body):
         @dg.asset(key=["letters", *path])
@@ -122,12 +88,11 @@ def run_of(spec, console, *, broken=False):
         asset(["b", "corpus"], lambda: publish(spec, "b", ["second"])),
     ]
     with dg.DagsterInstance.ephemeral() as instance:
-        follow_run(instance, "5f0e0a4c-1111-4a7a-9c39-000000000001", spec, run, console)
+        follow_run(instance, "5f0e0a4c-1111-4a7a-9c39-000000000001", spec, console)
         job = dg.Definitions(assets=parts).resolve_implicit_global_asset_job_def()
-        result = job.execute_in_process(
+        return job.execute_in_process(
             instance=instance, run_id="5f0e0a4c-1111-4a7a-9c39-000000000001"
         )
-    return run, result
 
 
 @pytest.fixture(autouse=True)
@@ -136,19 +101,20 @@ def home(tmp_path, monkeypatch):
 
 
 def test_three_rows_of_the_first_corpus_are_shown_once(spec, console, written):
-    run, result = run_of(spec, console)
-    assert result.success
+    assert run_of(spec, console).success
     told = written.getvalue().splitlines()
-    assert told[0].startswith("First rows of letters/a, published in ")
-    assert told[1:] == ["  b: w", "  b: x", "  b: y"]
+    steps = [line for line in told if line.startswith("Step ")]
+    assert [line.partition(": ")[0] for line in steps] == [f"Step {k} of 4" for k in range(1, 5)]
+    assert "Step 1 of 4: letters/" in steps[0]
+    rows = [line for line in told if line not in steps]
+    assert rows[0].startswith("First rows of letters/a, published in ")
+    assert rows[1:] == ["  b: w", "  b: x", "  b: y"]
     assert ROWS == 3
-    assert run.line() == "Step 4 of 4"
 
 
 def test_what_cannot_be_shown_ends_no_run(spec, console, written):
-    _, result = run_of(spec, console, broken=True)
-    assert result.success
-    assert written.getvalue() == ""
+    assert run_of(spec, console, broken=True).success
+    assert "First rows" not in written.getvalue()
 
 
 def test_rows_are_cut_and_cannot_steer_the_terminal(spec, console, written):

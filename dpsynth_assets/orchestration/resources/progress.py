@@ -92,12 +92,17 @@ def in_time(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def planned_steps(instance: dg.DagsterInstance, run_id: str) -> int:
+    """How many steps a run has."""
+    run = instance.get_run_by_id(run_id)
+    plan = instance.get_execution_plan_snapshot(str(run and run.execution_plan_snapshot_id))
+    return len(plan.step_keys_to_execute)
+
+
 def _place(context: dg.AssetExecutionContext) -> str:
     """Which step of how many its run is at, as `Step 5 of 21: `; empty where that is not known."""
     with suppress(Exception):  # A step that is run by itself, in a test, has no run.
-        instance, run = context.instance, context.run
-        plan = instance.get_execution_plan_snapshot(str(run.execution_plan_snapshot_id))
-        stats: Any = instance.get_run_stats(run.run_id)
+        stats: Any = context.instance.get_run_stats(context.run_id)
         done = stats.steps_succeeded + stats.steps_failed
-        return f"Step {done + 1} of {len(plan.step_keys_to_execute)}: "
+        return f"Step {done + 1} of {planned_steps(context.instance, context.run_id)}: "
     return ""
