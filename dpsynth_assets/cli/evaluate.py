@@ -4,7 +4,6 @@ The scores are computed from real text without noise: they are for those who may
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,6 @@ from dpsynth_assets.cli.init_decisions import recognised_source
 from dpsynth_assets.cli.terminal import AsJson, answer, progress_bar, say, show_table
 from dpsynth_assets.datasets.dataset_sections import MAX_SET_ASIDE
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
-from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.metrics.comparison import Compared, interval_rule
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
@@ -45,7 +43,7 @@ _ROWS_PEEKED = 10_000
 _LABELS_NAMED = 5
 
 
-def evaluate(  # noqa: PLR0913 - options are arguments
+def evaluate(
     real: Annotated[Path, typer.Option()],
     synthetic: Annotated[Path, typer.Option()],
     text_column: str = "text",
@@ -54,7 +52,6 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     public: Path | None = None,
     rows: Annotated[int, typer.Option(min=20)] = 1_000,
     as_json: AsJson = False,
-    output: Path | None = None,
 ) -> None:
     """Score a synthetic corpus against real text: MAUVE, accuracy, diversity, copying.
 
@@ -67,7 +64,6 @@ def evaluate(  # noqa: PLR0913 - options are arguments
         public: Public text: a span that occurs in it does not count as copied.
         rows: Maximum number of rows scored on each side; the corpus may have fewer.
         as_json: Print JSON.
-        output: Folder for report.html, report.md and metrics.json.
     """
     columns = text_column, label_column, encoding
     real_rows, corpus = (read_rows(path, *columns) for path in (real, synthetic))
@@ -80,11 +76,8 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     settings = EvaluationSettings(max_rows=min(rows, corpus.height))
     with progress_bar(quiet=as_json) as report:
         table, context = _score(source, held_out, corpus, public_rows, settings, report)
-    context = {**context, "verdicts": _verdicts(table, why_unlabelled, settings)}
-    if output is not None:
-        _write_report(output, table, context, corpus, settings)
-    told = context["verdicts"]
-    answer(_summary(table, context), as_json, lambda: _print_table(table, told, output))
+    context["verdicts"] = _verdicts(table, why_unlabelled, settings)
+    answer(_summary(table, context), as_json, lambda: _print_table(table, context["verdicts"]))
 
 
 def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "") -> pl.DataFrame:
@@ -205,33 +198,7 @@ def _summary(table: list[CorpusScores], context: dict[str, Any]) -> dict[str, An
     return {**corpus.to_json(), **beside, **context}
 
 
-def _write_report(
-    folder: Path,
-    table: list[CorpusScores],
-    context: dict[str, Any],
-    corpus: pl.DataFrame,
-    settings: EvaluationSettings,
-) -> None:
-    from dpsynth_assets.report.plots import cumulative_plot, scores_plot
-    from dpsynth_assets.report.render import render_report
-
-    rows = [score.to_json() for score in table]
-    metrics = [name for name in pictured() if rows[1][name] is not None]
-    pictures = {name: scores_plot(rows, name) for name in metrics}
-    lengths = [len(text.split()) for text in corpus["text"].head(settings.max_rows)]
-    pictures["lengths"] = cumulative_plot({"synthetic": lengths}, "words per text", "texts")
-    samples = {"synthetic": corpus.select("label", "text").rows()}
-    told = context["verdicts"]
-    facts = {name: value for name, value in context.items() if name != "verdicts"}
-    page = render_report(
-        rows, {"cohort": "a synthetic corpus", **facts}, pictures, samples, verdicts=told
-    )
-    write_whole(folder / "report.html", page.html)
-    write_whole(folder / "report.md", page.markdown)
-    write_whole(folder / "metrics.json", json.dumps(_summary(table, context), indent=2))
-
-
-def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:
+def _print_table(table: list[CorpusScores], told: list[str]) -> None:
     from dpsynth_assets.report.pages import format_cell
 
     real, corpus = (score.to_json() for score in table)
@@ -246,5 +213,3 @@ def _print_table(table: list[CorpusScores], told: list[str], output: Path | None
     say(*told)
     if not mauve_is_installed():
         say(f"MAUVE: {NOT_COMPUTED}")
-    if output is not None:
-        say(f"report: {output / 'report.html'}")

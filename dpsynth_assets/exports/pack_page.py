@@ -1,11 +1,10 @@
 """The page of an officer's pack (exports/pack.py), made from its JSON alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dpsynth_assets.exports.pack import percent
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
-from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
@@ -13,7 +12,6 @@ from dpsynth_assets.report.pages import (
     Heading,
     Notice,
     Paragraph,
-    Picture,
     Tile,
     Tiles,
     table_of,
@@ -105,13 +103,7 @@ def _published(pack: Mapping[str, Any]) -> list[Block]:
         "model": lambda each: each["model"],
         "year": lambda each: str(each["year"]),
     }
-    table = table_of(values["rows"], columns, caption=f"By ε. Source: {values['source']}")
-    shown = [row for row in values["rows"] if row["epsilon"] is not None]
-    own = [row["deployment"] == values["own"] for row in shown]
-    if not any(own):
-        return [table]
-    picture = Picture("Published values of ε, on a logarithmic scale", _dots(shown, own))
-    return [picture, table]
+    return [table_of(values["rows"], columns, caption=f"By ε. Source: {values['source']}")]
 
 
 def _value(row: Mapping[str, Any], *, own: bool) -> str:
@@ -120,14 +112,3 @@ def _value(row: Mapping[str, Any], *, own: bool) -> str:
         return f"ρ = {declared(row['rho'])}" if "rho" in row else "none"
     delta = "" if row["delta"] is None else f", δ = {rounded_up(row['delta'])}"
     return f"ε = {epsilon_up(row['epsilon']) if own else declared(row['epsilon'])}{delta}"
-
-
-def _dots(rows: Sequence[Mapping[str, Any]], own: Sequence[bool]) -> bytes:
-    """A dot a deployment, ours in another colour; narrow enough for a phone."""
-    axes = plots.new_axes(width=4.1, height=1.0 + 0.24 * len(rows))
-    colors = [plots.COLORS[5 if mine else 0] for mine in own]
-    axes.scatter([row["epsilon"] for row in rows], range(len(rows)), c=colors, s=34)
-    axes.set_yticks(range(len(rows)), [plots.shortened(row["deployment"], 30) for row in rows])
-    axes.set_xscale("log")
-    axes.set_xticks([0.2, 1, 5, 30], ["0.2", "1", "5", "30"])
-    return plots.to_png(axes, xlabel="ε", ylim=(len(rows) - 0.5, -0.5))

@@ -189,7 +189,7 @@ class Fold(NamedTuple):
     blocks: tuple["Block", ...]
 
 
-Block = Heading | Notice | Gap | Paragraph | Picture | Gallery | Tiles | Facts | TableBlock | Fold
+Block = Heading | Notice | Gap | Paragraph | Gallery | Tiles | Facts | TableBlock | Fold
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _CODE = re.compile(r"`([^`]+)`")
