@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
-from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import AGREES
 from dpsynth_assets.orchestration.assets.launch import refusal_of
@@ -35,7 +34,7 @@ from dpsynth_assets.report.audit_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
 from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
-from dpsynth_assets_tests.assets.declared_cases import letters
+from dpsynth_assets_tests.assets.declared_cases import letters, pay_for
 from dpsynth_assets_tests.privacy.ledger_cases import release
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
@@ -56,18 +55,6 @@ def instance():
         yield made
 
 
-def charge_round(ledger, spec, name, only=None):
-    """Charges every release of one round, or those of one method, as a run would."""
-    plan = plan_dataset(spec)
-    for planned in plan.parts:
-        if only is not None and planned.folder != only:
-            continue
-        for stage in planned.plan.stages:
-            if stage.mechanism is not None and stage.name in planned.plan.charges:
-                request = stage_request(spec, planned, stage, release=name)
-                ledger.reserve(request, plan.budget, plan.releases)
-
-
 def row(budgets, cohort):
     return next(each for each in budgets.cohorts if each.cohort == cohort)
 
@@ -78,7 +65,7 @@ def test_rounds_left_are_those_that_the_ledger_still_admits(ledger, accountant):
     spec = letters(budget=budget)
     told = [row(read_budgets(ledger, [spec]), "letters")]
     for number in range(3):
-        charge_round(ledger, spec, str(number))
+        pay_for(spec, str(number))
         told.append(row(read_budgets(ledger, [spec]), "letters"))
     assert [each.rounds_left for each in told] == [3, 2, 1, 0]
     assert [each.rounds for each in told] == [3] * 4
@@ -90,7 +77,7 @@ def test_rounds_left_are_those_that_the_ledger_still_admits(ledger, accountant):
     assert spent[-1] <= 6.0
     assert not any(each.overspent for each in told)
     with pytest.raises(Exception, match="letters"):
-        charge_round(ledger, spec, "3")
+        pay_for(spec, "3")
 
 
 METHODS = [{"method": "mean_clustered"}, {"method": "mean_uniform"}]
@@ -103,7 +90,7 @@ def test_rounds_left_are_priced_by_what_the_schedule_pays(ledger, accountant):
         budget={"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant},
         schedule={"cron": "@daily", "methods": ["mean_uniform"]},
     )
-    charge_round(ledger, spec, "1")
+    pay_for(spec, "1")
     plan = plan_dataset(spec)
     chosen = [planned for planned in plan.methods if planned.folder == "mean_uniform"]
     for tick in range(9):
@@ -111,7 +98,7 @@ def test_rounds_left_are_priced_by_what_the_schedule_pays(ledger, accountant):
         if refusal_of(spec, plan, chosen, ledger, f"tick {tick}") is not None:
             break
         assert left > 0
-        charge_round(ledger, spec, f"tick {tick}", only="mean_uniform")
+        pay_for(spec, f"tick {tick}", only="mean_uniform")
     assert (left, tick >= 2) == (0, True)
 
 
@@ -119,14 +106,14 @@ def test_no_round_is_left_of_a_fixed_plan_that_was_edited(ledger):
     budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": "tight"}
     bound = {"expected_batch_size": 64, "clip_bound": 6.0}
     spec = letters(budget=budget, methods=[{"method": "mean_uniform", "settings": bound}])
-    charge_round(ledger, spec, "1")
+    pay_for(spec, "1")
     assert row(read_budgets(ledger, [spec]), "letters").rounds_left == 2
     edited = letters(
         budget=budget, methods=[{"method": "mean_uniform", "settings": bound | {"clip_bound": 4.0}}]
     )
     assert row(read_budgets(ledger, [edited]), "letters").rounds_left == 0
     with pytest.raises(PlanChangedError):
-        charge_round(ledger, edited, "2")
+        pay_for(edited, "2")
 
 
 def test_the_schedule_of_a_cohort_that_shares_records_stands_with_its_account(ledger):
@@ -150,7 +137,7 @@ def test_the_schedule_of_a_cohort_that_shares_records_stands_with_its_account(le
 )
 def test_no_round_is_left_under_terms_that_the_ledger_would_not_charge(ledger, accountant, edited):
     budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant}
-    charge_round(ledger, letters(budget=budget), "1")
+    pay_for(letters(budget=budget), "1")
     others = letters(**{**edited, "budget": budget | edited.get("budget", {})})
     assert row(read_budgets(ledger, [others]), "letters").rounds_left == 0
     plan = plan_dataset(others)
@@ -179,7 +166,7 @@ def test_what_a_file_no_longer_declares_is_told_from_the_ledger(ledger):
 
 def test_a_budget_that_was_lowered_below_what_is_spent_is_a_problem(ledger):
     spec = letters(budget={"epsilon": 6.0, "delta": 1e-6})
-    charge_round(ledger, spec, "1")
+    pay_for(spec, "1")
     assert read_budgets(ledger, [spec]).problems() == []
     lowered = letters(budget={"epsilon": 0.5, "delta": 1e-6})
     budgets = read_budgets(ledger, [lowered])

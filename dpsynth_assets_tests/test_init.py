@@ -281,16 +281,6 @@ def test_control_characters_and_markup_in_a_column_name_are_shown_as_they_are(fo
     assert r"Columns [red]topic\x1b[2J\n\nUnit look like labels" in told
 
 
-def test_the_number_of_records_is_not_written(folder, tmp_path):
-    source = tmp_path / "data.csv"
-    complaints(438).write_csv(source)
-    init("complaints", "--from", source)
-    text = (folder / "complaints" / "defs.yaml").read_text()
-    assert str(source) in text
-    # The path is the one thing here that may hold any digits: a temporary folder counts its runs.
-    assert not re.search("438|437", text.replace(str(source), ""))
-
-
 def test_decisions_and_roles_as_json(folder, tmp_path):
     result = init("complaints", "--from", written(tmp_path), "--json", "--unit", "record")
     facts = json.loads(result.output)

@@ -7,9 +7,12 @@ import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.dataset_plan import stage_request
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 
@@ -24,6 +27,27 @@ def letters(**changes: Any) -> PrivateDatasetSpec:
         "methods": [{"method": "mean_uniform", "settings": {"expected_batch_size": 64}}],
     }
     return PrivateDatasetSpec.model_validate({**fields, **changes})
+
+
+def pay_for(
+    spec: PrivateDatasetSpec, release: str, only: str | None = None, *, killed: bool = False
+) -> None:
+    """Charges every release of a round, or those of one method, as a run would.
+
+    Args:
+        spec: The cohort.
+        release: Name of the releases.
+        only: Folder of the method.
+        killed: Whether the run died before a commit.
+    """
+    plan, book = plan_dataset(spec), PrivacyLedger().open()
+    for planned in plan.parts:
+        for stage in planned.plan.stages:
+            if stage.mechanism is not None and only in (None, planned.folder):
+                request = stage_request(spec, planned, stage, release=release)
+                paid = book.reserve(request, plan.budget, plan.releases)
+                if not killed:
+                    book.commit(paid, artifact_digest="0" * 64, artifact_uri="nowhere")
 
 
 def definitions_of(spec: PrivateDatasetSpec) -> dg.Definitions:

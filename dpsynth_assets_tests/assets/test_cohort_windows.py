@@ -33,11 +33,10 @@ from dpsynth_assets.orchestration.assets.keys import partitions_of
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules import FIRST_RUNS_A_TICK
-from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file
 from dpsynth_assets.report.pages import asset_address
 from dpsynth_assets.tags import COHORT, RELEASE
-from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded, pay_for
 from dpsynth_assets_tests.stored import read_private_records
 
 BY_MONTH = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
@@ -300,6 +299,7 @@ def test_accounts_and_releases_are_called_as_they_always_were():
         ("letters_2026_01", "letters", "letters_2026_01/mean_uniform/candidate_corpus"),
     ]
     assert {each.asset for each in plan.releases} == {each.asset for each in requests}
+    assert plan.budget.partition == "month of created"
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,8 @@ def test_a_window_that_is_not_complete_is_refused_in_one_line(tmp_path, monkeypa
     assert "\n" not in raised.value.message
     assert known_cohorts("letters") == []
     today("2026-02-02")
-    assert find_cohort("letters_2026_01").name == "letters_2026_01"
+    cohort = find_cohort("letters_2026_01")
+    assert (cohort.dataset, cohort.window.start) == ("letters", date(2026, 1, 1))
     assert known_cohorts("letters") == ["2026_01"]
 
 
@@ -361,14 +362,6 @@ def test_a_name_leads_to_its_dataset_and_partition():
     )
     assert asset_address("letters_2026_01") == "/assets/letters"
     assert asset_address("other/m/corpus") == "/assets/other/m/corpus"
-
-
-def test_commands_find_a_cohort_by_its_name(tmp_path, monkeypatch):
-    register_cohorts("letters", ["2026_01"])
-    write_file(tmp_path / "files", "letters.jsonl")
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
-    cohort = find_cohort("letters_2026_01")
-    assert (cohort.dataset, cohort.window.start) == ("letters", date(2026, 1, 1))
 
 
 def write_file(folder, source) -> None:
@@ -531,7 +524,7 @@ def test_a_tick_makes_the_newest_complete_window_and_then_regenerates_it(today, 
     (first,) = sensor.on_schedule().run_requests
     assert (first.run_key, first.partition_key) == ("letters_2026_02:first", "2026_02")
     assert sensor.partitions == ["2026_01", "2026_02"]
-    charge(cohorts_of(sensor.spec)[1])
+    pay_for(cohorts_of(sensor.spec)[1], "1")
     (again,) = sensor.on_schedule().run_requests
     assert again.run_key == "letters_2026_02:2030-01-01T03:00Z"
     assert again.partition_key == "2026_02"
@@ -547,7 +540,7 @@ def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, inst
     sensor = Sensor(instance, **ONE_ROUND)
     register_cohorts("letters", ["2026_01"])
     (cohort,) = cohorts_of(sensor.spec)
-    charge(cohort)
+    pay_for(cohort, "1")
     said = sensor.on_schedule().skip_message
     assert said.startswith("letters_2026_01: ")
     assert "budget.rounds is 1" in said
@@ -558,7 +551,7 @@ def test_a_tick_goes_on_with_a_killed_draw_of_the_newest_window(today, instance)
     today("2026-02-02")
     sensor = Sensor(instance, **ONE_ROUND)
     register_cohorts("letters", ["2026_01"])
-    charge(*cohorts_of(sensor.spec), killed=True)
+    pay_for(*cohorts_of(sensor.spec), "1", killed=True)
     (request,) = sensor.on_schedule().run_requests
     assert request.run_key == "letters_2026_01:first:2030-01-01T03:00Z"
     assert request.tags[RELEASE] == "1"
@@ -600,31 +593,14 @@ def test_a_base_is_not_asked_for_where_no_cohort_waits_for_it(today, instance):
     assert not Sensor(instance).tick(made=()).run_requests
 
 
-def test_a_cohort_is_asked_for_once(today, instance):
-    today("2026-02-02")
-    register_cohorts("letters", ["2026_01"])
-    sensor = Sensor(instance)
-    assert sensor.tick().run_requests
-    assert not sensor.tick().run_requests
-
-
 def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(
     today, instance
 ):
     today("2026-02-02")
     register_cohorts("letters", ["2026_01"])
     sensor = Sensor(instance)
-    charge(cohorts_of(sensor.spec)[0])
+    pay_for(cohorts_of(sensor.spec)[0], "1")
     assert not sensor.tick().run_requests
-
-
-def charge(cohort, release="1", *, killed=False) -> None:
-    plan, book = plan_dataset(cohort), PrivacyLedger().open()
-    for planned in plan.methods:
-        request = stage_request(cohort, planned, planned.plan.stages[0], release=release)
-        paid = book.reserve(request, plan.budget, plan.releases)
-        if not killed:
-            book.commit(paid, artifact_digest="0" * 64, artifact_uri="nowhere")
 
 
 def test_many_windows_are_worked_off_little_by_little(today, instance):
@@ -644,16 +620,6 @@ def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today,
 
 
 # Accounts
-
-
-def test_another_rule_for_the_same_dataset_is_refused_by_the_ledger():
-    register_cohorts("letters", ["2026_01"])
-    charge(cohorts_of(letters(cohorts=BY_MONTH))[0])
-    weekly = {**BY_MONTH, "period": "week", "first": "2026-01-05"}
-    with pytest.raises(PrivacyError, match="partitioned by month of created"):
-        charge(CohortSpec.of(letters(cohorts=weekly), "2026_w03"))
-    with pytest.raises(PrivacyError, match="partitioned by month of created"):
-        charge(letters())
 
 
 def test_the_command_registers_what_is_complete_and_lists_it(tmp_path, monkeypatch, today, capsys):

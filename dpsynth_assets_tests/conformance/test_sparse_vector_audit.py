@@ -22,6 +22,7 @@ from dpsynth_assets_tests.privacy.oracles import distance_oracle
 ROUNDING = 1 + 1e-7
 """Thousands of float64 logarithms are summed."""
 PUBLIC = torch.tensor([[40.0, -40.0, -40.0]])
+VOCABULARY = 16
 ADVERSARIAL = np.where(np.arange(12) == 5, 60.0, -60.0)
 SETTINGS = {"expected_batch_size": 1, "noise_scale": 2.0, "threshold": 1.0}
 
@@ -179,6 +180,26 @@ def test_rounding_left_out_of_the_sensitivity_is_caught(coarse, monkeypatch):
 
 
 # The distance
+
+
+def record(generator):
+    """Ordinary or adversarial logits."""
+    row = np.full(VOCABULARY, -60.0)
+    row[generator.random(VOCABULARY) < generator.random()] = 60.0
+    return row if generator.random() < 0.5 else generator.normal(0, 5, VOCABULARY)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 40))
+def test_a_record_moves_the_distance_by_no_more_than_is_charged(seed, rows, size):
+    """That of the softmax of the mean of clipped logits, as published, moves by more."""
+    generator = np.random.default_rng(seed)
+    before = np.array([record(generator) for _ in range(rows)]).reshape(-1, VOCABULARY)
+    public = generator.normal(0, 3, VOCABULARY)
+    more, replaced = (np.vstack([before, record(generator)]) for _ in range(2))
+    distances = [distance_oracle(each, public, size) for each in (before, more, replaced)]
+    assert abs(distances[1] - distances[0]) <= 1 / size + 1e-12
+    assert abs(distances[2] - distances[1]) <= 2 / size + 1e-12
 
 
 @settings(max_examples=60, deadline=None)

@@ -44,6 +44,19 @@ def exported(house, tmp_path_factory):
         yield root, said
 
 
+@pytest.fixture
+def copy(exported, tmp_path):
+    """The DP package, to alter."""
+    return shutil.copytree(exported[0] / DP, tmp_path / "package")
+
+
+@pytest.fixture
+def root(exported, house, monkeypatch):
+    """The folder of the exports, where commands find the cohort of the house."""
+    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+    return exported[0]
+
+
 def entries(root):
     return Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}").entries()
 
@@ -106,21 +119,17 @@ def test_what_is_neither_a_file_nor_a_folder_is_refused(exported, tmp_path):
         assert problem == f"data/{name}: expected a file or a folder, got something else."
 
 
-def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(exported, tmp_path):
+def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(exported, copy):
     root, _ = exported
-    copy = tmp_path / "package"
-    shutil.copytree(root / DP, copy)
     (file,) = (copy / "data").iterdir()
     file.unlink()
     file.symlink_to(next((root / DP / "data").iterdir()))
     assert verify_package(copy).problems == ()
 
 
-def test_names_of_a_package_move_no_terminal(exported, tmp_path):
-    root, _ = exported
-    shutil.copytree(root / DP, tmp_path / "package")
-    (tmp_path / "package" / "\x1b[2J\x1b[32mFiles agree\x07").write_text("x")
-    result = CliRunner().invoke(app, ["verify", str(tmp_path / "package")])
+def test_names_of_a_package_move_no_terminal(copy):
+    (copy / "\x1b[2J\x1b[32mFiles agree\x07").write_text("x")
+    result = CliRunner().invoke(app, ["verify", str(copy)])
     assert result.exit_code == 1
     assert "Files agree" in result.output
     assert result.output.replace("\n", "").isprintable()
@@ -154,10 +163,7 @@ def leaves(document, path=()):
 
 
 @pytest.mark.parametrize("file", [PROOF_FILE, LABEL_FILE])
-def test_every_altered_field_of_label_and_proof_is_refused(exported, tmp_path, file):
-    root, _ = exported
-    copy = tmp_path / "package"
-    shutil.copytree(root / DP, copy)
+def test_every_altered_field_of_label_and_proof_is_refused(file, copy):
     original = (copy / file).read_text()
     places = list(leaves(json.loads(original)))
     assert len(places) > 100
@@ -172,10 +178,7 @@ def test_every_altered_field_of_label_and_proof_is_refused(exported, tmp_path, f
         assert verify_package(copy).problems, place
 
 
-def test_an_entry_that_is_left_out_is_missed(exported, tmp_path):
-    root, _ = exported
-    copy = tmp_path / "package"
-    shutil.copytree(root / DP, copy)
+def test_an_entry_that_is_left_out_is_missed(copy):
     original = json.loads((copy / PROOF_FILE).read_text())
     for number in range(len(original["entries"])):
         left = [each for i, each in enumerate(original["entries"]) if i != number]
@@ -195,10 +198,7 @@ def beside(document):
         yield {**document, "entries": [first, second, *twice]}
 
 
-def test_a_proof_holds_each_entry_once_and_nothing_else(exported, tmp_path):
-    root, _ = exported
-    copy = tmp_path / "package"
-    shutil.copytree(root / DP, copy)
+def test_a_proof_holds_each_entry_once_and_nothing_else(copy):
     for document in beside(json.loads((copy / PROOF_FILE).read_text())):
         (copy / PROOF_FILE).write_text(json.dumps(document))
         assert verify_package(copy).problems
@@ -243,10 +243,7 @@ def test_a_label_without_a_charge_that_its_release_names_is_refused(exported, tm
     assert f"expected the charge {histogram.reservation}" in problem
 
 
-def test_entries_of_other_cohorts_are_no_part_of_a_proof(exported, tmp_path):
-    root, _ = exported
-    copy = tmp_path / "package"
-    shutil.copytree(root / DP, copy)
+def test_entries_of_other_cohorts_are_no_part_of_a_proof(copy):
     shown = json.loads((copy / PROOF_FILE).read_text())["entries"]
     *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
     other = entries[-1]._replace(seq=len(entries) + 1, cohort="other")
@@ -257,10 +254,7 @@ def test_entries_of_other_cohorts_are_no_part_of_a_proof(exported, tmp_path):
     assert "further ones" in problem
 
 
-def test_a_forged_entry_gets_one_line(exported, tmp_path):
-    root, _ = exported
-    copy = tmp_path / "package"
-    shutil.copytree(root / DP, copy)
+def test_a_forged_entry_gets_one_line(copy):
     shown = json.loads((copy / PROOF_FILE).read_text())["entries"]
     *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
     for parameters in ("{}", "[]", "null", '{"files": []}'):
@@ -288,9 +282,7 @@ def test_no_private_value_and_no_place_of_the_owner_leaves(exported):
     assert "outcome" not in told
 
 
-def test_exporting_again_charges_nothing_and_adds_no_line(exported, house, monkeypatch):
-    root, _ = exported
-    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+def test_exporting_again_charges_nothing_and_adds_no_line(root, house):
     before = entries(root)
     assert sum(e.mechanism == "export" and e.kind == "reserve" for e in before) == 2
     options = ["--license", "cc0-1.0", "--language", "en", "--output", str(root / DP)]
@@ -301,9 +293,7 @@ def test_exporting_again_charges_nothing_and_adds_no_line(exported, house, monke
     assert ledger.spend("letters").epsilon == original.spend("letters").epsilon
 
 
-def test_altered_rows_in_the_released_folder_do_not_leave(exported, house, monkeypatch):
-    root, _ = exported
-    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+def test_altered_rows_in_the_released_folder_do_not_leave(root):
     (file,) = (root / "home" / "released" / "letters" / DP / "data").iterdir()
     original = file.read_bytes()
     pl.read_parquet(file).reverse().write_parquet(file)
@@ -313,11 +303,7 @@ def test_altered_rows_in_the_released_folder_do_not_leave(exported, house, monke
     assert not (root / "again").exists()
 
 
-def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(
-    exported, house, monkeypatch
-):
-    root, _ = exported
-    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(root):
     label = json.loads((root / DP / LABEL_FILE).read_text())
     (charge,) = [
         each
@@ -339,17 +325,15 @@ def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(
     assert entries(root) == before
 
 
-def test_a_folder_of_something_else_is_not_replaced(exported, house, monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+@pytest.mark.usefixtures("root")
+def test_a_folder_of_something_else_is_not_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(tmp_path)])
     assert result.exit_code != 0
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
-def test_a_package_with_somebodys_files_beside_is_not_replaced(exported, house, monkeypatch):
-    root, _ = exported
-    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+def test_a_package_with_somebodys_files_beside_is_not_replaced(root):
     (root / DP / ".git").mkdir()
     (root / DP / ".git" / "config").write_text("keep")
     result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / DP)])

@@ -17,7 +17,7 @@ from dpsynth_assets.releases import waiting
 from dpsynth_assets.sensitive import private_files
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, MARKED, NOT_STORED, RESERVED, STORED
-from dpsynth_assets_tests.faults.conftest import House, until
+from dpsynth_assets_tests.faults.conftest import House
 
 pytestmark = pytest.mark.slow
 
@@ -65,23 +65,6 @@ def forget(house, point):
     """Removes the marks of a point, so that the next one is news."""
     for mark in house.marks.glob(f"{point}.*"):
         mark.unlink()
-
-
-def test_a_disk_that_fills_during_a_run_is_waited_for_and_the_value_kept(house, small_disk):
-    house.variables["FAULTS_STORE"] = str(small_disk / "releases")
-    house.hold(DRAWN)
-    run = house.start()
-    run.at(DRAWN)
-    ballast = fill(small_disk)
-    (house.marks / "hold stored").touch()
-    house.free(DRAWN)
-    until(lambda: "nothing is lost" in house.said(), "the run did not say that it waits")
-    assert "No space left on device" in house.said()
-    ballast.unlink()
-    run.at("stored")
-    house.free("stored")
-    assert run.outcome()["success"]
-    house.assert_whole(charges=1, released=1)
 
 
 def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, small_disk):
@@ -214,15 +197,6 @@ def test_a_checkpoint_waits_for_room_and_leaves_the_one_before(
     assert [os.strerror(errno.ENOSPC) in line for line in told] == [True]
     assert len(list(kept.saved.iterdir())) == 2
     kept.remove()
-
-
-def test_a_checkpoint_that_fails_for_another_reason_is_not_waited_for(small_disk):
-    kept = SensitiveStore.at(str(small_disk / "sensitive")).checkpoint(
-        "letters", SimpleNamespace(id="r1")
-    )
-    kept.begin()
-    with pytest.raises(TypeError):
-        kept.filled(lambda folder: (folder / "state.json").write_text(1))
 
 
 def test_a_read_only_ledger_refuses_before_anything_private_is_read(house, small_disk):

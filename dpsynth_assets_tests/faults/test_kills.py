@@ -114,16 +114,3 @@ def test_two_people_who_launch_the_same_cohort_at_once_pay_once(house, request, 
     assert sorted(outcome["metadata"]["dpsynth/reused"] for outcome in outcomes) == [False, True]
     warnings = " ".join(warning for outcome in outcomes for warning in outcome["warnings"])
     assert "nothing is paid twice" in warnings
-
-
-def test_retries_and_backfills_pay_once_a_name_until_the_budget_refuses(house):
-    names = ("1", "1", "2", "2", "3", "4")
-    outcomes = [house.run(FAULTS_RELEASE=name) for name in names]
-    *paid, refused = outcomes
-    assert [o["metadata"]["dpsynth/reused"] for o in paid] == [False, True, False, True, False]
-    charged = [outcome["metadata"]["dpsynth/epsilon_charged"] > 0 for outcome in paid]
-    assert charged == [True, False, True, False, True]
-    assert not refused["success"]
-    assert "would overspend cohort 'letters'" in refused["failures"][0]
-    assert "remaining" in refused["failures"][0]
-    house.assert_whole(charges=3, released=3)

@@ -1,6 +1,5 @@
 """Parts in the sensitive store: whole or absent, for the owner alone, refused as whole records."""
 
-import base64
 import json
 import os
 import stat
@@ -58,15 +57,6 @@ def test_nobody_else_may_read_parts(tmp_path, store):
     store_records(declared(tmp_path, parts=3), store, ONE)
     for path in (store.base / "letters").rglob("*"):
         assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_an_encrypted_store_holds_no_word_of_a_record(tmp_path, store, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
-    spec = declared(tmp_path, parts=3)
-    store_records(spec, store, TWO)
-    kept = [path.read_bytes() for path in (store.base / "letters").rglob("*") if path.is_file()]
-    assert not [1 for content in kept if SECRET.encode() in content]
-    assert read(store, spec).equals(read_private_records(spec).records)
 
 
 def test_what_workers_are_given_holds_no_record(tmp_path, store):

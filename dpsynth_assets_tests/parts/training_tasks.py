@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,18 +46,11 @@ class Watched(TrainingInputs):
 
     def examples(self, start, private):
         call = self._note("part")
-        for ending, told in ((self._killed, "kill"), (self._quotes, "quote")):
-            order = self.notes / told
-            if order.exists() and call >= int(order.read_text()):
-                order.unlink()
-                ending(private)
+        order = self.notes / "quote"
+        if order.exists() and call >= int(order.read_text()):
+            order.unlink()
+            raise ValueError(private.records["text"][0])
         return NextWordInputs(self.config).examples(start, private)
-
-    def _killed(self, private):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def _quotes(self, private):
-        raise ValueError(private.records["text"][0])
 
 
 class Marks(TrainingInputs):

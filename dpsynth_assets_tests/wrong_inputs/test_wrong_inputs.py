@@ -7,17 +7,12 @@ import copy
 import math
 import os
 
-import dagster as dg
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.orchestration.resources.private_section import private_section
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.records.columns import ColumnNames
-from dpsynth_assets.records.sources import read_source
 from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.prepared import keep_demo_plans
@@ -220,17 +215,6 @@ def test_a_file_that_is_no_declaration_is_a_line(place):
     lines_of_each(place, files)
 
 
-def test_a_source_that_cannot_be_read_is_a_line_that_says_what_it_is(place):
-    files = {}
-    for number, (case, (name, content, _)) in enumerate(SOURCES.items()):
-        (place / str(number)).mkdir()
-        (place / str(number) / name).write_bytes(content)
-        source, file = f"{number}/{name}", f"{number}.yaml"
-        files[case] = declared(place, source, file=file, name=f"hostile_{number}")
-    for case, lines in lines_of_each(place, files).items():
-        assert any(SOURCES[case][2] in line for line in lines), lines
-
-
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_wrong_command_is_one_line(place, case):
     lines = refused(place, COMMANDS[case])
@@ -270,15 +254,3 @@ def test_a_source_larger_than_the_limit_on_memory_is_a_line(place, monkeypatch):
 def test_the_real_command_ends_the_same(place):
     program = "from dpsynth_assets.cli.main import main; main()"
     assert python("-c", program, "plan", "tickts", where=place, code=2) == ""
-
-
-def test_a_step_says_what_is_wrong_with_a_source_and_withholds_what_may_quote_records(place):
-    torn = place / "d.parquet"
-    torn.write_bytes(b"PAR1" + SECRET.encode() * 9)
-    source = SourceSpec(path=str(torn))
-    told = pytest.raises(dg.Failure, match=r"expected a Parquet file, got .*d\.parquet")
-    with told, private_section("Reading"):
-        read_source(source, ColumnNames(text="text", others={}))
-    with pytest.raises(dg.Failure, match="withheld") as told, private_section("Reading"):
-        raise ValueError(SECRET)
-    assert "gout" not in str(told.value.description)

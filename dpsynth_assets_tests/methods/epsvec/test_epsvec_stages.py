@@ -1,7 +1,5 @@
 """Stages: which there are, which are free, and which settings each depends on."""
 
-import dataclasses
-
 import pytest
 
 from dpsynth_assets.methods.epsvec.shots import public_candidates, read_candidates
@@ -38,29 +36,6 @@ def test_a_public_stage_cannot_ask_for_private_inputs():
         Stage(name="pool", title="Pool.", make=print, needs_embeddings=True)
 
 
-@pytest.mark.parametrize("changes", [
-    {"rows": 99}, {"temperature": 0.7}, {"top_p": 0.9}, {"max_new_tokens": 40},
-    {"layers": (1, 2), "strengths": (3.0,)}, {"rejection": {"rounds": 2}},
-])  # fmt: skip
-def test_settings_of_writing_ask_for_no_other_release(cases, changes):
-    kept = {"layers": changes["layers"]} if "layers" in changes else {}
-    for stage in ALL:
-        assert settings(cases, stage, **changes) == settings(cases, stage, **kept)
-
-
-@pytest.mark.parametrize(("changes", "first"), [
-    ({"candidates": 20}, POOL), ({"max_document_tokens": 9}, POOL), ({"shots": 3}, NEGATIVES),
-    ({"kept_shots": 5}, NEGATIVES), ({"shots_share": 0.5}, SHOTS),
-    ({"negatives": 20}, NEGATIVES), ({"layers": (1,)}, NEGATIVES),
-    ({"pairing": "mean"}, NEGATIVES), ({"vector_records": 20}, VECTORS),
-])  # fmt: skip
-def test_other_settings_ask_for_other_releases_from_the_stage_on_that_they_matter_to(
-    cases, changes, first
-):
-    changed = [settings(cases, stage, **changes) != settings(cases, stage) for stage in ALL]
-    assert changed == [place >= ALL.index(first) for place in range(len(ALL))]
-
-
 def test_public_inputs_are_those_that_settings_use(cases):
     def needs(config):
         return cases.method(config).public_inputs
@@ -72,16 +47,6 @@ def test_public_inputs_are_those_that_settings_use(cases):
     assert "public_corpus" in cases.method(judged).writing().reads
     plain = cases.method(cases.config())
     assert plain.writing().reads == plain.public_inputs
-
-
-def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
-    records = cases.records(40).with_columns(text=cases.records(40)["text"] + " brackenbury")
-    _, public = cases.run(tmp_path, cases.config(), cases.private(records), cases.public(engine))
-    shown = str([dataclasses.asdict(each) for each in public.released.values()])
-    assert "brackenbury" not in shown
-    files = [p for each in public.released.values() for p in each.folder.rglob("*") if p.is_file()]
-    assert files
-    assert not any(b"brackenbury" in path.read_bytes() for path in files)
 
 
 def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engine, tmp_path):

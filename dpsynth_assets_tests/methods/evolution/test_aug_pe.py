@@ -153,17 +153,6 @@ def test_rounds_are_released_in_order_and_never_twice():
         votes(3, population, embeddings)
 
 
-def test_a_killed_run_goes_on_with_the_same_rounds(tmp_path, api):
-    with pytest.raises(KeyboardInterrupt):
-        released_by(tmp_path, dies_at=5)  # two rounds of votes are on disk
-    stored = pl.read_parquet(Checkpoints(tmp_path).saved / "generations.parquet")
-    release = released_by(tmp_path)
-    generations = pl.read_parquet(release.value.files / "generations.parquet")
-    assert generations.filter(pl.col("iteration") <= 2)["votes"].equals(stored["votes"])
-    assert release.value.facts["iterations"] == 3
-    assert release.cost.event == plan_of().charges[STAGE]
-
-
 def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path, api):
     with pytest.raises(KeyboardInterrupt):
         released_by(tmp_path, epsilon=8.0, dies_at=5)
@@ -180,14 +169,6 @@ def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanisms():
     plan = plan_of()
     assert plan.stage(STAGE).mechanism.noise_std == plan.parameters["noise_std"]
     assert plan.stage(STAGE).mechanism.open(2).remaining == 1
-
-
-def test_more_rows_ask_for_no_other_release():
-    def settings(**changes):
-        return plan_of(make_config(**changes)).stage(STAGE).settings
-
-    assert settings() == settings(rows=9_000)
-    assert settings() != settings(population=9)
 
 
 def test_records_without_embeddings_are_refused_without_a_number(tmp_path, api):

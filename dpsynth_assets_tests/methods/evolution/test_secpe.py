@@ -1,17 +1,14 @@
 """Laws of SecPE: what is planned and charged, what is read, and how representatives vote."""
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
 
 from dpsynth_assets.methods.evolution import SecPe
-from dpsynth_assets.methods.evolution.config import EvolutionConfig, SecPeConfig
+from dpsynth_assets.methods.evolution.config import SecPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE
-from dpsynth_assets.methods.evolution.population import random_population, read_generations
+from dpsynth_assets.methods.evolution.population import random_population
 from dpsynth_assets.methods.evolution.secpe import (
-    _OF_EVOLUTION,
     CLUSTER_STAGE,
     RepresentativeVotes,
     quota_votes,
@@ -109,10 +106,6 @@ def test_a_plan_reads_no_record_and_is_found_again(monkeypatch):
         lambda **_: pytest.fail("calibrated twice"),
     )
     assert plan().event == made.event
-
-
-def test_the_ledger_can_keep_the_parameters():
-    assert json.loads(json.dumps(plan().parameters)) == plan().parameters
 
 
 # --------------------------------------------------------------------------- records as well
@@ -309,26 +302,9 @@ def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
     assert population.facts["iterations"] == 3
 
 
-def test_a_population_evolves_and_its_rows_are_free(tmp_path, api):
-    settings = config()
-    _, population, public, _ = run(tmp_path, api, settings)
-    assert read_generations(population.files)["iteration"].max() == 3
-    stage = Released(reservation="2", facts=population.facts, folder=population.files)
-    public = make_public(released={**public.released, STAGE: stage})
-    corpus = SecPe(settings, terms()).write(public, 12, lambda *_: None)
-    assert corpus.rows.height == 12
-
-
 def test_facts_show_no_dp(tmp_path, api):
     release, *_ = run(tmp_path, api, config())
     assert release.value.facts["dp_guarantee"] == "none"
-
-
-def test_settings_of_the_evolution_do_not_pay_again():
-    one, other = plan(), plan(config(iterations=7, population=8))
-    assert other.stage(CLUSTER_STAGE).settings == one.stage(CLUSTER_STAGE).settings
-    assert other.stage(STAGE).settings != one.stage(STAGE).settings
-    assert set(EvolutionConfig.model_fields) <= _OF_EVOLUTION
 
 
 @pytest.mark.parametrize("record_level", [False, True])

@@ -12,15 +12,12 @@ from dpsynth_assets.datasets.public_spec import LanguageModelSpec, PublicDataSpe
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
-    GenerationRules,
-    generate_documents,
 )
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
-from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
+from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
 from dpsynth_assets.report.label_texts import assumptions, texts
 from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES, SMALL
-from dpsynth_assets_tests.tiny_models import exact_decoder
 
 BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 12, "max_example_tokens": 6}
 
@@ -160,46 +157,6 @@ class Seen:
         self.public.append(public.clone())
         self._step += 1
         return Draws.all_private(np.where(self._step % 3, 5 + active, self._end))
-
-
-def test_logits_of_a_pass_are_those_of_contexts_read_alone(cases):
-    """Documents end and begin anew, batches stop, prefixes are shared: not a bit differs."""
-    model, draw = cases.model().model, np.random.default_rng(3)
-    decoder = exact_decoder(LlamaShape.of(model.config), model.state_dict())
-    prefix = [3, 4, 5]
-    batches = [
-        [[*prefix, *draw.integers(3, 30, draw.integers(1, 20))] for _ in range(rows)]
-        for rows in (5, 0, 3)
-    ]
-    public = [[*prefix, 7], [*prefix, 8, 9], [*prefix, 7]]
-    rules = GenerationRules(
-        tokens_per_batch=7,
-        max_document_tokens=4,
-        min_tokens_for_new_document=2,
-        end_token_id=cases.end,
-        pad_token_id=cases.pad,
-        prompt_columns=24,
-    )
-    together = Seen(cases.end)
-    generate_documents(
-        decoder, batches, together, rules, public_prompts=public, public_prefixes=[prefix]
-    )
-
-    def alone(prompt, written):
-        contexts = decoder.open(
-            [[*map(int, prompt), *written]], prompt_columns=32, max_new_tokens=1
-        )
-        start = torch.zeros(1, dtype=torch.long)
-        return contexts.next_logits(start, start)[0]
-
-    assert len(together.private) > 4
-    for step, (own, seen) in enumerate(zip(together.private, together.public, strict=True)):
-        for batch in range(len(own)):
-            written = [5 + batch] * (step % 3)
-            assert torch.equal(seen[batch], alone(public[batch], written))
-            expected = [alone(prompt, written) for prompt in batches[batch]]
-            assert len(own[batch]) == len(expected)
-            assert all(map(torch.equal, own[batch], expected))
 
 
 def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):

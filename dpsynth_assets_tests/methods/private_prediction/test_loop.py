@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
@@ -74,26 +73,6 @@ def drawing(seed, end_share=0.1):
     return answer
 
 
-@torch.no_grad()
-def naive_documents(model, batch, settings):
-    """Algorithm 1 for one batch, recomputing every prompt from scratch for every token."""
-    documents, spent = [], 0
-    while settings.tokens_per_batch - spent >= settings.min_tokens_for_new_document:
-        text, finished = [], False
-        while not finished and spent < settings.tokens_per_batch:
-            rows = [model(torch.tensor([p + text])).logits[0, -1].numpy() for p in batch]
-            logits = np.stack(rows) if rows else np.zeros((0, VOCABULARY))
-            scores = mean_scores_oracle(
-                logits, clip_bound=CLIP, expected_batch_size=SIZE, temperature=1.0
-            )
-            token, spent = int(scores.argmax()), spent + 1
-            if token != END:
-                text.append(token)
-            finished = token == END or len(text) >= settings.max_document_tokens
-        documents.append((text, finished))
-    return documents
-
-
 def by_batch(documents, batches):
     return [[(d.tokens, d.finished) for d in documents if d.batch == b] for b in range(batches)]
 
@@ -113,13 +92,6 @@ def test_reading_a_shared_public_prefix_once_changes_no_document(decoder, monkey
     shared = generate_documents(decoder, batches, Recorder(), rules(), public_prefixes=[prefix])
     assert shared == plain
     assert widths[:2] == [4, COLUMNS - 4]
-
-
-def test_packed_loop_writes_what_naive_recomputation_writes(decoder, language_model):
-    batches = random_batches([3, 5, 1, 4])
-    documents = generate_documents(decoder, batches, Recorder(), rules())
-    expected = [naive_documents(language_model.model, batch, rules()) for batch in batches]
-    assert by_batch(documents, 4) == expected
 
 
 def test_batches_in_one_pass_write_what_they_write_alone(decoder):

@@ -274,12 +274,6 @@ def test_every_prompt_holds_records_of_its_own_label_only(cases, language_model)
     assert all(label[first] == label[second] for first, second in pairs)
 
 
-def test_a_histogram_over_other_labels_is_refused(cases, language_model):
-    terms = cases.terms(labels=("x", "z"))
-    with pytest.raises(ValueError, match="declared labels"):
-        run("mean_clustered", cases, language_model, terms=terms)
-
-
 def test_failures_in_a_run_show_no_private_text(cases, language_model, monkeypatch):
     private = cases.private(64)
     monkeypatch.setattr(language_model, "prompt_ids", lambda *_: [3] * 600)

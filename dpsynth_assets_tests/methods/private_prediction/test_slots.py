@@ -5,7 +5,6 @@ import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
-from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.placed import in_slots
 
@@ -76,15 +75,6 @@ def test_a_plan_without_declared_places_refuses(cases):
     assert "public_facts.slots" in refused.refusal
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
     assert MeanUniform(config, terms).plan(20.0).refusal is None
-
-
-def test_generation_refuses_undeclared_places_even_with_a_plan(cases, language_model):
-    config = MeanUniformConfig(**SETTINGS)
-    zero_out = NeighboringRelation.ZERO_OUT
-    plan = MeanUniform(config, cases.terms(public_slots=True, relation=zero_out)).plan(20.0)
-    undeclared = MeanUniform(config, cases.terms(relation=zero_out))
-    with pytest.raises(UndeclaredPublicFactError):
-        cases.release(undeclared, plan, cases.private(40), cases.public(language_model))
 
 
 def test_slots_need_no_histogram_and_generate(cases, language_model):
