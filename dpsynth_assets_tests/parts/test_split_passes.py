@@ -143,7 +143,6 @@ CASES = [
     (1, "mean_uniform", PAIRS),
     (1, "mean_uniform", SLOTS),
     (1, "mean_clustered", SLOTS | PAIRS),
-    pytest.param(2, "mean_clustered", SLOTS | PAIRS, marks=pytest.mark.slow),
     pytest.param(4, "mean_clustered", {}, marks=pytest.mark.slow),
 ]
 

@@ -228,8 +228,7 @@ class Several:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 3])
-def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader, count):
+def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader):
     whole = whole_of(places)
     rows, steps = whole.records.height, cluster_sums()[1].steps
     sampling, incidence = listed(whole)
@@ -246,7 +245,7 @@ def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader,
     assert some[:, 0].sum() == (rows - len(incidence.record_ids)) * steps
     expected = [each.reshape(-1) for each in (states, certain, some, votes)]
     told = []
-    summed = parted(places, count).counted(Several(countings), told.append)
+    summed = parted(places, 3).counted(Several(countings), told.append)
     assert summed.dtype == np.int64
     assert np.array_equal(summed, np.concatenate(expected))
     assert told == [done / PARTS for done in range(1, PARTS + 1)]

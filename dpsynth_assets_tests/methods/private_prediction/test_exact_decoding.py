@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -10,9 +9,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods.dataset_plan import cohort_terms
-from dpsynth_assets.methods.private_prediction.loop import (
-    Draws,
-)
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
@@ -144,19 +140,6 @@ def test_labels_say_what_logits_rest_on(cases):
         (draws, {exact, slack}),
     ):
         assert {exact, slack} & {*assumptions([draws[name] for name in made])} == stated
-
-
-class Seen:
-    """Keeps each row's logits, and writes tokens that are agreed on beforehand."""
-
-    def __init__(self, end):
-        self.private, self.public, self._end, self._step = [], [], end, 0
-
-    def __call__(self, logits, batch_of_row, active, public):
-        self.private.append([logits[batch_of_row == int(batch)].clone() for batch in active])
-        self.public.append(public.clone())
-        self._step += 1
-        return Draws.all_private(np.where(self._step % 3, 5 + active, self._end))
 
 
 def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
