@@ -18,7 +18,6 @@ from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = ['b,"Grüße; aus Köln",5', 'c,"naïve | café\nnext line",1', "d,“quoted” €3,5"]
-PLAIN = "key,body,stars\n" + "\n".join(ROWS) + "\n"
 EXPECTED = [
     ("b", "Grüße; aus Köln", "5"),
     ("c", "naïve | café\nnext line", "1"),

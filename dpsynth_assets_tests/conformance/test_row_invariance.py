@@ -15,7 +15,6 @@ from dpsynth_assets_tests.children import python
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 WIDE = {"OPENBLAS_CORETYPE": "SkylakeX"}
 KERNELS = {
     "Haswell": {

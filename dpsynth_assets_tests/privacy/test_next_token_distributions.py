@@ -9,8 +9,6 @@ from dpsynth_assets.privacy.sparse_vector import (
     next_token_distributions as laws_of,
 )
 
-VOCABULARY = 257
-
 
 @pytest.fixture(params=[1 << 17, 64])
 def block_entries(request, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every method through the Runner alone: charged once, then found for nothing; room suffices.
+"""Every method through the Runner alone: charged once, then found for nothing.
 
 Records lie in the sensitive store, as assets leave them; nothing here starts Dagster.
 """
@@ -38,34 +38,6 @@ from dpsynth_assets_tests.security.leak_planting import (
 PASSES = {"batches_per_label": 2, "max_batches": 4, "batches_per_forward": 1}
 """Four passes of one batch each."""
 QUIET = lambda _share, _message: None  # noqa: E731
-
-
-HEADS = 64 << 10
-"""Names and settings in the heads of files, beside what a room is asked for."""
-
-
-class Measured(StoredReleases):
-    """Fails where a draw keeps or releases more than the room that was asked for beforehand."""
-
-    def check_room(self, room, *, ledger=None):
-        """Notes the room of the draw that follows."""
-        self.room = room
-        super().check_room(room, ledger=ledger)
-
-    def save(self, reservation_id, facts, rows=None, files=None):
-        """Measures what is kept until now, and what is stored."""
-        kept = taken(*home().sensitive.glob(f"*/passes/{reservation_id}"))
-        kept -= 0 if files is None else taken(files)
-        stored = super().save(reservation_id, facts, rows, files)
-        assert kept <= self.room.kept + HEADS
-        assert taken(self.folder(reservation_id)) <= self.room.release + HEADS
-        return stored
-
-
-def taken(*folders):
-    """Bytes of all files below."""
-    files = [file for each in folders for file in each.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
 
 
 class Unread(StoreRecords):
@@ -111,7 +83,7 @@ def house_of(spec: Any, public: PublicBase, parts: int) -> House:
     runner = Runner(
         plan=plan_dataset(spec, public.spec),
         ledger=ledger,
-        store=Measured(home().releases),
+        store=StoredReleases(home().releases),
         models=public.models,
         release_name="1",
         records=StoreRecords(

@@ -90,22 +90,6 @@ FILES = {
     "key a list": b"? [a, b]\n: c\n",
 }
 
-SOURCES = {
-    "semicolons in UTF-16": (
-        "d.csv",
-        (HEADER + ROWS).replace(",", ";").encode("utf-16"),
-        "encoding: utf-16",
-    ),
-    "no header": ("d.csv", ROWS.encode(), "header"),
-    "column twice": ("d.csv", f"id,text,label,text\na,{SECRET},b,c\n".encode(), "more than once"),
-    "header only": ("d.csv", HEADER.encode(), "usable record"),
-    "too many fields": ("d.csv", (HEADER + f"z,a,b,{SECRET},d\n" * 9).encode(), "fields"),
-    "pickle": ("d.csv", b"\x80\x04\x95" + b"x" * 40, "pickle"),
-    "torn Parquet": ("d.parquet", b"PAR1" + b"\0" * 50, "Parquet"),
-    "no JSON": ("d.jsonl", b"hello\nworld\n", "usable record"),
-    "JSON of others": ("d.jsonl", b'{"body": "x"}\n', "column"),
-}
-"""Dialects, broken and foreign files stand each in the tests of its reader."""
 
 COMMANDS = {
     "no such command": ["pln"],

@@ -1,5 +1,7 @@
 """Room that is asked for before a charge holds what a training keeps and releases."""
 
+import pytest
+
 from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
@@ -24,6 +26,19 @@ METHODS = [
 
 def size(folder):
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(("kind", "changes"), METHODS)
+def test_weights_and_checkpoints_fit_into_the_room_of_the_plan(
+    kind, changes, cases, public, checkpoint
+):
+    method = kind(kind.config_type(**SMALL, **changes), cases.terms())
+    [stage] = method.plan(4.0).stages
+    room = room_of(method, stage, public)
+    release = stage.release(cases.private(), public, checkpoint, cases.silent)
+    assert size(release.value.files) <= room.release + HEADS
+    assert size(checkpoint.saved) <= room.kept + HEADS
+    assert room.release <= 2 * size(release.value.files), "far more than is taken"
 
 
 def test_the_corpus_is_counted_by_its_declared_rows(cases, public):

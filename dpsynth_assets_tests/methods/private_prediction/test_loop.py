@@ -17,7 +17,7 @@ from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTo
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 
-COLUMNS, END, PAD, VOCABULARY = 10, 1, 2, 31
+COLUMNS, END, VOCABULARY = 10, 1, 31
 CLIP, SIZE = 6.0, 4
 
 

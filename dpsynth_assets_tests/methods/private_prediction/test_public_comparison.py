@@ -25,7 +25,7 @@ SMALL = {
     "batches_per_label": 2,
     "batches_per_forward": 3,
 }
-END, PAD, COLUMNS, VOCABULARY = 1, 2, 10, 31
+PAD = 2
 
 
 def config_of(name, **changes):
