@@ -16,7 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ROOT / "dpsynth_assets"
-TEMPLATES = ("report/*.j2", "report/*.yaml", "datasets/*.template", "cli/examples.txt")
+TEMPLATES = (
+    "*/*.j2", "report/*.yaml", "attacks/audits/*.yaml", "datasets/*.template", "cli/examples.txt",
+)  # fmt: skip
 PROSE = re.compile(r"[A-Za-zε]{2,}[,;:.]? +[A-Za-z{(`'\"]")
 NOT_PROSE = re.compile(
     r"\\[bdsw]|\(\?|SELECT |CREATE |DELETE |INSERT |UPDATE |var\(--|</?\w+|^[\w.]+\[.+\]$"
