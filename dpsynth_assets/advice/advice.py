@@ -271,7 +271,7 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
     else:
         yield "The leaderboard has no result, so no score can be predicted."
     if spec.budget.accountant == "tight":
-        yield "These prices use zCDP; the cohort's tight accounting is slightly cheaper."
+        yield "These prices use zCDP; tight accounting is cheaper, most where a method fine-tunes."
     if spec.public_facts.records is None:
         yield (
             "No number of records is declared (public_facts.records): the shares shown are those "
