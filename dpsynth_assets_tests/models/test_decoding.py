@@ -14,7 +14,6 @@ from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.transformers_decoder import (
     cached_attention,
     cuda_attention,
-    decoder,
     memory,
 )
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
@@ -210,7 +209,6 @@ def test_prompts_have_to_fit_with_their_own_limits_not_with_each_others(llama):
     """Lengths and limits that fill the model's positions exactly, each row by itself."""
     limits = [POSITIONS - 60, POSITIONS - 33, POSITIONS - 4, 0, 2]
     prompts = [[5 + n % 50 for n in range(size)] for size in (60, 33, 4, POSITIONS, 50)]
-    prompts[1][40 - 33] = END  # Read, not written: it ends no document.
     together = sample(llama, prompts, limits, temperature=1e-4)
     alone = [
         sample(llama, [prompt], [limit], temperature=1e-4)[0]
@@ -219,14 +217,6 @@ def test_prompts_have_to_fit_with_their_own_limits_not_with_each_others(llama):
     assert together == alone
     assert [len(document.tokens) for document in together][3] == 0
     assert any(document.tokens for document in together)
-
-
-def test_tokens_read_one_by_one_give_what_a_prefill_gives(llama, monkeypatch):
-    prompts = random_prompts(20, seed=3)
-    whole = sample(llama, prompts, temperature=1e-4)
-    monkeypatch.setattr(decoder, "attention_limit", lambda _: NEW + 3)  # 3 columns of prompt
-    monkeypatch.setattr(TransformersDecoder, "require_room", lambda *_, **__: None)
-    assert sample(llama, prompts, temperature=1e-4) == whole
 
 
 def test_prompts_that_fit_all_together_are_read_whole(llama, monkeypatch):

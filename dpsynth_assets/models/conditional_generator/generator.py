@@ -4,17 +4,16 @@ Loads from a folder (any checkpoint in the transformers format) or by hub id; a 
 checkpoint reads the condition in its encoder, any other causal model reads it as a prompt. Weights
 are read at the first use of `model`. Nothing here runs remote code.
 
-Documents are drawn by nucleus sampling, batched, with cached keys and values. Rows that have ended
-leave the batch; the encoder reads each distinct condition once; and every row draws from its own
-stream of random numbers, so that a row's document depends on the seed, its condition and its place
-in the list, and not (float rounding aside) on how many rows are decoded together. Draws are seeded
-and therefore never private: what is sampled from was released before.
+Documents are drawn by nucleus sampling and written by the one loop of all decoders: every row draws
+from its own stream of random numbers, so that its document depends on the seed, its condition and
+its place in the list, and not (float rounding aside) on how many rows are decoded together. Draws
+are seeded and therefore never private: what is sampled from was released before.
 
-Shape letters: R rows at hand, C distinct conditions, S condition tokens, V vocabulary, d width.
+Shape letters: R rows at hand, B pairs of a batch.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,14 +24,13 @@ from dpsynth_assets.models.conditional_generator.encoding import (
     PairEncoder,
     PromptedEncoder,
 )
-from dpsynth_assets.models.decoding import Contexts
-from dpsynth_assets.models.decoding.token_draws import uniforms
-from dpsynth_assets.models.decoding.writing import WritingRules, write_rows
+from dpsynth_assets.models.decoding import Contexts, Decoder
+from dpsynth_assets.models.decoding.protocol import Reading
+from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines.protocol import Sampling
-from dpsynth_assets.models.language_model import LanguageModel, mean_token_losses, opened
+from dpsynth_assets.models.language_model import LanguageModel, mean_token_losses, opened, padded
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets.privacy.cpu import one_thread_each, useful_threads
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +118,7 @@ class ConditionalGenerator(LanguageModel):
             seed: Seed of the draws.
             max_new_tokens: Longest document; the model's positions bound it too. None: as long as
                 the model's documents are.
-            batch_rows: Rows decoded together by one thread, at most.
+            batch_rows: Rows decoded together at most.
             progress: Called with the share of documents done and a public message.
 
         Returns:
@@ -128,24 +126,26 @@ class ConditionalGenerator(LanguageModel):
         """
         longest = max_new_tokens or self.max_document_tokens
         sampling = Sampling(top_p=top_p, temperature=temperature, seed=seed, max_new_tokens=longest)
-        sources = self.encoder.distinct_conditions(conditions, self.max_condition_tokens)
-        order = sorted(range(len(conditions)), key=lambda row: (len(sources[conditions[row]]), row))
+        encoder, count = self.encoder, len(conditions)
+        sources = encoder.distinct_conditions(conditions, self.max_condition_tokens)
+        end = encoder.end_token_id
+        special = {*self.tokenizer.all_special_ids, encoder.pad_token_id} - {end}
+        rules = WritingRules((end,), never=sorted(special), never_first=(end,))
 
-        def written(rows: list[int]) -> list[list[int]]:
-            prompts = [sources[conditions[row]] for row in rows]
-            return _sample_batch(self, prompts, rows, sampling)
+        def told(share: float) -> None:
+            if progress is not None:
+                progress(share, f"{round(share * count)} of {count} documents")
 
-        documents = [""] * len(conditions)
-        threads, done = _threads(self), 0
-        batches = list(_batches(order, batch_rows, threads))
-        with one_thread_each(threads) as workers:
-            for rows, found in zip(batches, workers.map(written, batches), strict=True):
-                for row, ids in zip(rows, found, strict=True):
-                    documents[row] = self.encoder.document_text(ids)
-                done += len(rows)
-                if progress is not None:
-                    progress(done / len(order), f"{done} of {len(order)} documents")
-        return documents
+        written = written_tokens(
+            EncoderDecoder(self) if self.has_encoder else TransformersDecoder(self.model),
+            [sources[condition] for condition in conditions],
+            [encoder.document_bound(longest)] * count,
+            sampling,
+            rules,
+            batch_rows=batch_rows,
+            progress=told,
+        )
+        return [encoder.document_text(rules.until_end(tokens)[0]) for tokens in written]
 
     def save(self, folder: Path) -> None:
         """Writes weights (safetensors), tokenizer and condition format to a folder."""
@@ -200,42 +200,82 @@ def load_conditional_generator(
     )
 
 
-def _threads(generator: ConditionalGenerator) -> int:
-    """Batches that are decoded side by side: one a thread for a small model on a processor."""
-    import torch
+class EncoderDecoder(Decoder):
+    """Documents of an encoder-decoder, whose rows attend to their encoded conditions.
 
-    return useful_threads(list(generator.model.parameters()), torch.get_num_threads())
-
-
-def _batches(order: list[int], batch_rows: int, threads: int) -> Iterator[list[int]]:
-    """Cuts rows into batches; several threads get rounds of one each, all of about one size."""
-    rounds = -(-len(order) // (batch_rows * threads))
-    size = batch_rows if threads == 1 else max(1, -(-len(order) // max(1, rounds * threads)))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
-
-
-def _sample_batch(
-    generator: ConditionalGenerator,
-    prompts: Sequence[Sequence[int]],
-    streams: Sequence[int],
-    sampling: Sampling,
-) -> list[list[int]]:
-    """Decodes rows together: tokens of each document, at least one, without the end token.
-
-    No document holds a special token.
+    Args:
+        generator: A generator with an encoder.
     """
-    import torch
 
-    encoder = generator.encoder
-    end, steps = encoder.end_token_id, encoder.document_bound(max(sampling.limits(1)))
-    special = {*generator.tokenizer.all_special_ids, encoder.pad_token_id} - {end}
-    rules = WritingRules((end,), never=sorted(special), never_first=(end,))
-    with torch.inference_mode():
-        contexts = _opened(generator, prompts, steps)
-        uniform = torch.from_numpy(uniforms(sampling.seed, streams, steps)).to(generator.device)
-        written = write_rows(contexts, [steps] * len(prompts), sampling, uniform, rules)
-    return [rules.until_end(tokens)[0] for tokens in written]
+    attention_limit = None  # Bounds of conditions and documents are the generator's own.
+
+    def __init__(self, generator: ConditionalGenerator) -> None:
+        self._model = generator.model
+        self._start, self._filler = generator.encoder.start, generator.encoder.pad_token_id
+        self.device, self.dtype = self._model.device, self._model.dtype
+
+    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
+        columns = reading.max_new_tokens + len(self._start)
+        return EncodedContexts(self._model, prompts, self._start, self._filler, columns)
+
+
+class EncodedContexts:
+    """Rows that attend to their encoded condition; all write their next token at the same step."""
+
+    def __init__(
+        self,
+        model: Any,
+        conditions: Sequence[Sequence[int]],
+        start: Sequence[int],
+        filler: int,
+        columns: int,
+    ) -> None:
+        """Encodes R conditions.
+
+        Args:
+            model: A transformers model with an encoder.
+            conditions: R token sequences.
+            start: Tokens that the decoder begins with.
+            filler: Fills up shorter conditions; masked.
+            columns: Tokens of a row's decoder at most.
+        """
+        import torch
+
+        self._model, self._start = model, start
+        tokens = padded(conditions, filler).to(model.device)
+        self._mask = padded([[1] * len(ids) for ids in conditions], 0).to(model.device)
+        with torch.no_grad():
+            encode = model.get_encoder()
+            self._states = encode(input_ids=tokens, attention_mask=self._mask).last_hidden_state
+        self._cache = growing_cache(columns)
+
+    def __len__(self) -> int:
+        """Number of contexts R."""
+        return len(self._mask)
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Advances by one token; a document begins with the decoder's start tokens."""
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        inputs = tokens[:, None]
+        if not generated[0]:
+            inputs = torch.tensor(self._start, device=tokens.device).expand(len(tokens), -1)
+        with torch.no_grad():
+            output = self._model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+                attention_mask=self._mask,
+                decoder_input_ids=inputs,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return output.logits[:, -1].float()
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all contexts but these."""
+        contexts = contexts.to(self._mask.device)
+        self._cache.reorder_cache(contexts)
+        self._states, self._mask = self._states[contexts], self._mask[contexts]
 
 
 def growing_cache(columns: int) -> Any:
@@ -255,102 +295,24 @@ def growing_cache(columns: int) -> Any:
     class PreallocatedLayer(DynamicLayer):
         """Grows into a buffer; `keys` and `values` are views of its filled part."""
 
-        def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
-            """Allocates both buffers, (R, H, columns, D)."""
-            self.dtype, self.device = key_states.dtype, key_states.device
-            self._buffers = [_buffer(key_states, columns), _buffer(value_states, columns)]
-            self._fill(0)
-            self.is_initialized = True
+        room: Sequence[Any] = ()
 
-        def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-            """Writes the next columns; returns views of all that are filled."""
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-            start = self._filled
-            end = start + key_states.shape[-2]
-            for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
-                buffer[:, :, start:end] = states
-            self._fill(end)
+        def update(self, *given: Any, **_: Any) -> tuple[Any, Any]:
+            """Writes the next columns of keys and values; returns views of all that are filled."""
+            new, filled = given[:2], self.get_seq_length()
+            if not self.room:
+                self.lazy_initialization(*new)
+                self.room = [x.new_empty((*x.shape[:2], columns, x.shape[3])) for x in new]
+            end = filled + new[0].shape[2]
+            for room, states in zip(self.room, new, strict=True):
+                room[:, :, filled:end] = states
+            self.keys, self.values = (room[:, :, :end] for room in self.room)
             return self.keys, self.values
 
         def reorder_cache(self, beam_idx: Any) -> None:
             """Keeps the rows of `beam_idx`, in its order."""
-            if self.is_initialized:
-                self._buffers = [buffer.index_select(0, beam_idx) for buffer in self._buffers]
-                self._fill(self._filled)
-
-        def _fill(self, filled: int) -> None:
-            self._filled = filled
-            self.keys, self.values = (buffer[:, :, :filled] for buffer in self._buffers)
+            if filled := self.get_seq_length():
+                self.room = [room.index_select(0, beam_idx) for room in self.room]
+                self.keys, self.values = (room[:, :, :filled] for room in self.room)
 
     return EncoderDecoderCache(Cache(layer_class_to_replicate=PreallocatedLayer), DynamicCache())
-
-
-def _buffer(like: Any, columns: int) -> Any:
-    return like.new_zeros((*like.shape[:2], columns, like.shape[-1]))
-
-
-def _opened(
-    generator: ConditionalGenerator, prompts: Sequence[Sequence[int]], steps: int
-) -> Contexts:
-    """Reads each of R prompts, with room for `steps` tokens."""
-    if generator.has_encoder:
-        return EncodedContexts(generator, prompts, steps)
-    longest = max(map(len, prompts))
-    decoder = TransformersDecoder(generator.model)
-    return decoder.open(prompts, prompt_columns=longest, max_new_tokens=steps)
-
-
-class EncodedContexts:
-    """Rows that attend to their encoded condition; all write their next token at the same step."""
-
-    def __init__(
-        self, generator: ConditionalGenerator, prompts: Sequence[Sequence[int]], steps: int
-    ) -> None:
-        import torch
-
-        self._model, self._start = generator.model, generator.encoder.start
-        distinct = {ids: place for place, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
-        places = torch.tensor([distinct[tuple(ids)] for ids in prompts], device=generator.device)
-        states, mask = _encode(generator, list(distinct))
-        self._states: Any = states[places]
-        self._mask = mask[places]
-        self._cache = growing_cache(columns=steps + len(self._start))
-
-    def __len__(self) -> int:
-        """Number of contexts R."""
-        return len(self._mask)
-
-    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
-        """Advances by one token; a document begins with the decoder's start tokens."""
-        import torch
-        from transformers.modeling_outputs import BaseModelOutput
-
-        inputs = tokens[:, None]
-        if not generated[0]:
-            inputs = torch.tensor(self._start, device=tokens.device).expand(len(tokens), -1)
-        output = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
-            attention_mask=self._mask,
-            decoder_input_ids=inputs,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        return output.logits[:, -1].float()
-
-    def keep(self, contexts: "torch.Tensor") -> None:
-        """Drops all contexts but these."""
-        self._cache.reorder_cache(contexts)
-        self._states, self._mask = self._states[contexts], self._mask[contexts]
-
-
-def _encode(
-    generator: ConditionalGenerator, conditions: Sequence[Sequence[int]]
-) -> "tuple[torch.Tensor, torch.Tensor]":
-    """States (C, S, d) and mask (C, S) of distinct conditions."""
-    batch = generator.encoder.pad(conditions, [[generator.encoder.end_token_id]] * len(conditions))
-    inputs = batch.to(generator.device).inputs
-    states = generator.model.get_encoder()(
-        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
-    )
-    return states.last_hidden_state, inputs["attention_mask"]

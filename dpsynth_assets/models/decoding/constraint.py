@@ -175,10 +175,8 @@ class ConstrainedText:
             raise ValueError("Expected a token that the schema allows here, got another one.")
 
 
-def constrain(
-    logits: "torch.Tensor", rows: Sequence[int], texts: Sequence[ConstrainedText]
-) -> None:
-    """Leaves of some rows of (R, V) logits, in place, those by which their texts may go on.
+def constrain(logits: "torch.Tensor", texts: Sequence[ConstrainedText]) -> None:
+    """Leaves of (R, V) logits, in place, those by which the text of each row may go on.
 
     On a processor rows are shared out to threads: the choices of a text take as long as its logits.
     """
@@ -193,8 +191,8 @@ def constrain(
         else:
             logits[row].masked_fill_(torch.from_numpy(excluded).to(logits.device), -torch.inf)
 
-    pairs = list(zip(rows, texts, strict=True))
-    map_on_cpu_threads(lambda pair: leave_choices(*pair), pairs, plain_entries(logits))
+    rows = list(enumerate(texts))
+    map_on_cpu_threads(lambda each: leave_choices(*each), rows, plain_entries(logits))
 
 
 def _read_tokenizer(tokenizer: Any, end_token_id: int) -> Any:

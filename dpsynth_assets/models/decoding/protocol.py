@@ -302,7 +302,11 @@ def public_prefix(prompt_of: Callable[[str], Sequence[int]]) -> list[int]:
 
     **Privacy** A function of public text alone. No private prompt is looked at.
     """
-    prompts = [list(prompt_of(probe)) for probe in PROBES]
+    return shared_start([prompt_of(probe) for probe in PROBES])
+
+
+def shared_start(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The longest common prefix of prompts."""
     alike = takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
     return [column[0] for column in alike]
 

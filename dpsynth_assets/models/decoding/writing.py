@@ -3,6 +3,7 @@
 Rows of a pass are written together until each has ended.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,124 +61,58 @@ def write_rows(
     sampling: Sampling,
     uniform: "torch.Tensor",
     rules: WritingRules,
-    *,
     texts: Sequence[ConstrainedText] = (),
-    unread: Sequence[Sequence[int]] = (),
 ) -> list[list[int]]:
-    """Writes new tokens; all rows start at once, so step t reads or writes token t of each.
+    """Writes new tokens; all rows start at once, so step t writes token t of each.
 
     Args:
         contexts: R prompts that have been read, but for their last tokens.
-        limits: Tokens of each row at most; 0 writes nothing.
+        limits: Tokens of each row at most, at least one.
         sampling: How tokens are drawn.
         uniform: Public randomness, (R, steps) float32 in [0, 1), on the device of the logits.
         rules: What ends a row.
         texts: What each row has to follow; none where rows are free.
-        unread: The last tokens of each prompt, which are read one by one; none where all are read.
 
     Returns:
         R lists of at most limits[r] tokens. A row may go on for a few tokens behind its end.
     """
     import torch
 
-    device = uniform.device
-    state = _Rows(limits, unread, device)
+    device, steps = uniform.device, max(limits)
+    rows, most = torch.arange(len(limits), device=device), torch.tensor(limits, device=device)
+    written = torch.zeros((len(limits), steps), dtype=torch.long, device=device)
+    done = torch.zeros_like(most, dtype=torch.bool)
     ends = torch.tensor(rules.end_token_ids, device=device)
     first, later = (
         torch.tensor(tokens, dtype=torch.long, device=device)
         for tokens in ([*rules.never, *rules.never_first], rules.never)
     )
     looks = 1 if device.type == "cpu" else _STEPS_BETWEEN_LOOKS
-    tokens = torch.zeros_like(state.rows)
-    for step in range(state.steps):
+    tokens = torch.zeros_like(rows)
+    for step in range(steps):
         logits = contexts.next_logits(tokens, torch.full((len(tokens),), step))
-        writing = state.past_prompt(step)
-        own = [texts[row] for row in state.rows[writing].tolist()] if texts else []
+        own = [texts[row] for row in rows.tolist()] if texts else []
         if own:
-            constrain(logits, writing.nonzero()[:, 0].tolist(), own)
+            constrain(logits, own)
         if len(excluded := later if step else first):
             logits[:, excluded] = -torch.inf
-        tokens = state.add(draw_tokens(logits, uniform[state.rows, step], sampling), step, ends)
-        for text, token in zip(own, tokens[writing].tolist() if own else (), strict=True):
+        tokens = draw_tokens(logits, uniform[rows, step], sampling)
+        for text, token in zip(own, tokens.tolist() if own else (), strict=True):
             text.take(token)
-        if (step + 1) % looks == 0 and step + 1 < state.steps:
+        written[rows, step] = tokens
+        done[rows] |= torch.isin(tokens, ends) | (most[rows] == step + 1)
+        if (step + 1) % looks == 0 and step + 1 < steps:
             if rules.stop:
-                state.stop(step + 1, looks, rules)
-            left = state.unfinished()
+                known = written[rows, : step + 1].tolist()
+                stopped = [rules.is_stopped(text, looks) for text in known]
+                done[rows] |= torch.tensor(stopped, device=device)
+            left = ~done[rows]
             if not left.any():
                 break
             if left.float().mean() < _COMPACT_BELOW:
                 contexts.keep(left.nonzero()[:, 0])
-                state.rows, tokens = state.rows[left], tokens[left]
-    return state.texts()
-
-
-class _Rows:
-    """Tokens that rows have read and written, and which rows are done.
-
-    Attributes:
-        rows: Row of each context that is still in the pass, int64.
-        steps: Steps of the longest row.
-    """
-
-    def __init__(
-        self, limits: Sequence[int], unread: Sequence[Sequence[int]], device: "torch.device"
-    ) -> None:
-        import torch
-
-        self.rows = torch.arange(len(limits), device=device)
-        first = [len(rest) for rest in unread] or [0] * len(limits)
-        self._last_first = max(first)
-        self._first = torch.tensor(first, device=device)  # step of a row's first new token
-        own = [begin + limit if limit else 0 for begin, limit in zip(first, limits, strict=True)]
-        self._limits, self.steps = torch.tensor(own, device=device), max(own)
-        self._written = torch.zeros((len(own), self.steps), dtype=torch.long, device=device)
-        for row, rest in enumerate(unread):
-            if rest and limits[row]:
-                self._written[row, : len(rest)] = torch.tensor(rest, device=device)
-        self._done = self._limits == 0
-
-    def past_prompt(self, step: int) -> "torch.Tensor":
-        """(rows in the pass,) bool, those that write at a step."""
-        return self._first[self.rows] <= step
-
-    def add(self, tokens: "torch.Tensor", step: int, ends: "torch.Tensor") -> "torch.Tensor":
-        """Takes drawn tokens, but for rows that still read; returns the tokens so far."""
-        import torch
-
-        ended = torch.isin(tokens, ends)
-        if step < self._last_first:
-            writing = self.past_prompt(step)
-            tokens = torch.where(writing, tokens, self._written[self.rows, step])
-            ended &= writing
-        self._written[self.rows, step] = tokens
-        self._done[self.rows] |= ended | (self._limits[self.rows] == step + 1)
-        return tokens
-
-    def stop(self, written: int, fresh: int, rules: WritingRules) -> None:
-        """Marks rows done whose text contains a stop text."""
-        import torch
-
-        rows: list[int] = self.rows.tolist()
-        first = self._first.tolist()
-        texts = self._written[self.rows, :written].tolist()
-        stopped = [
-            row
-            for row, text in zip(rows, texts, strict=True)
-            if rules.is_stopped(text[first[row] :], fresh)
-        ]
-        self._done[torch.tensor(stopped, dtype=torch.long, device=self.rows.device)] = True
-
-    def unfinished(self) -> "torch.Tensor":
-        return ~self._done[self.rows]
-
-    def texts(self) -> list[list[int]]:
-        """New tokens of each row."""
-        bounds = zip(self._first.tolist(), self._limits.tolist(), strict=True)
-        return [
-            row[first:limit]
-            for row, (first, limit) in zip(self._written.tolist(), bounds, strict=True)
-        ]
+                rows, tokens = rows[left], tokens[left]
+    return [row[:limit] for row, limit in zip(written.tolist(), limits, strict=True)]
 
 
 ROWS_TOGETHER = 256
@@ -203,9 +138,7 @@ def written_tokens(  # noqa: PLR0913 - prompts, rules and packing
     """Writes after each prompt, in passes of prompts of similar length; equal ones are read once.
 
     Each prompt has to fit the decoder's attention together with its own limit, not the longest
-    prompt with the largest limit: where those two would not fit, all prompts of a pass are cut to
-    what the largest limit leaves, and a longer prompt's last tokens are read one by one, as its
-    text's tokens are. That takes no more steps, since its own limit is so much smaller.
+    prompt with the largest limit: prompts share a pass only where those two fit as well.
 
     Args:
         decoder: What decodes.
@@ -226,26 +159,17 @@ def written_tokens(  # noqa: PLR0913 - prompts, rules and packing
     """
     import torch
 
-    order = sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), tuple(prompts[row])))
-    longest = max(map(len, prompts), default=1)
-    size = decoder.rows_at_once(batch_rows, longest + max(limits, default=0))
-    written: dict[int, list[int]] = {}
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
+    written: dict[int, list[int]] = {row: [] for row, limit in enumerate(limits) if not limit}
+    for rows in _passes(decoder, prompts, limits, batch_rows):
         own = [limits[row] for row in rows]
-        columns = _padded(decoder, max(len(prompts[row]) for row in rows), max(own))
-        unread = [list(prompts[row][columns:]) for row in rows]
-        steps = max(len(rest) + limit for rest, limit in zip(unread, own, strict=True))
-        begun = [tuple(prompts[row][:columns]) for row in rows]
-        contexts = _read(decoder, begun, columns, steps, added)
+        contexts = _read(decoder, [tuple(prompts[row]) for row in rows], max(own), added)
         tokens = write_rows(
             contexts,
             own,
             sampling,
-            torch.from_numpy(uniforms(sampling.seed, rows, steps)).to(decoder.device),
+            torch.from_numpy(uniforms(sampling.seed, rows, max(own))).to(decoder.device),
             rules,
-            texts=() if text_of is None else [text_of(row) for row in rows],
-            unread=unread,
+            [] if text_of is None else [text_of(row) for row in rows],
         )
         del contexts  # its memory is free before the next pass asks for some
         written |= dict(zip(rows, tokens, strict=True))
@@ -254,10 +178,31 @@ def written_tokens(  # noqa: PLR0913 - prompts, rules and packing
     return [written[row] for row in range(len(prompts))]
 
 
+def _passes(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    batch_rows: int,
+) -> list[list[int]]:
+    """Cuts the rows that write anything into passes, shorter prompts first."""
+    order = [row for row, limit in enumerate(limits) if limit]
+    order.sort(key=lambda row: (len(prompts[row]), tuple(prompts[row])))
+    room = decoder.attention_limit or sys.maxsize
+    longest = len(prompts[order[-1]]) if order else 0
+    size = decoder.rows_at_once(batch_rows, longest + max(limits, default=0))
+    passes: list[list[int]] = []
+    for row in order:
+        own = passes[-1] if passes else []
+        most = max(limits[each] for each in (*own, row))
+        if not own or len(own) == size or len(prompts[row]) + most > room:
+            passes.append([])
+        passes[-1].append(row)
+    return passes
+
+
 def _read(
     decoder: Decoder,
     prompts: list[tuple[int, ...]],
-    columns: int,
     steps: int,
     added: Steering | None,
 ) -> Contexts:
@@ -267,7 +212,7 @@ def _read(
     once = prompts if decoder.shares_prefixes else list(dict.fromkeys(prompts))
     contexts = decoder.open(
         once,
-        prompt_columns=columns,
+        prompt_columns=max(map(len, prompts)),
         max_new_tokens=steps,
         rows_per_prefill=min(len(once), _ROWS_PER_PREFILL),
         added=added,
@@ -327,9 +272,3 @@ def sample_documents(
         progress=progress,
     )
     return [SampledDocument(*rules.until_end(tokens)) for tokens in written]
-
-
-def _padded(decoder: Decoder, columns: int, most: int) -> int:
-    """Cuts the pad length to what the attention leaves beside `most` new tokens."""
-    limit = decoder.attention_limit
-    return columns if limit is None else max(1, min(columns, limit - most))

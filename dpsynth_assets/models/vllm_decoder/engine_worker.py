@@ -95,7 +95,7 @@ class _Draws:
         scores = logits.float()
         if self._constraint is not None:
             scores = scores.clone() if scores is logits else scores
-            constrain(scores, range(len(requests)), [self._text(each) for each in requests])
+            constrain(scores, [self._text(each) for each in requests])
         uniform = torch.from_numpy(self._uniform(requests)).to(logits.device)
         tokens = draw_tokens(scores, uniform, self._sampling)
         return torch.full_like(logits, -torch.inf).scatter_(1, tokens[:, None], 0.0)

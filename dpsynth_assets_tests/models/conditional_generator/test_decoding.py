@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from dpsynth_assets.models.conditional_generator import generator as sampling
 from dpsynth_assets.models.conditional_generator.generator import (
     load_conditional_generator,
     per_example_loss,
@@ -24,22 +23,6 @@ def test_documents_do_not_depend_on_how_many_rows_are_decoded_together(generator
     few = generator.generate(CONDITIONS, seed=3, max_new_tokens=12, batch_rows=3)
     assert together == few
     assert together != generator.generate(CONDITIONS, seed=4, max_new_tokens=12)
-
-
-def test_documents_do_not_depend_on_the_threads_that_write_them(generator, monkeypatch):
-    alone = generator.generate(CONDITIONS, seed=3, max_new_tokens=12)
-    monkeypatch.setattr(sampling, "_threads", lambda _: 3)
-    for batch_rows in (4, 256):
-        together = generator.generate(CONDITIONS, seed=3, max_new_tokens=12, batch_rows=batch_rows)
-        assert together == alone
-
-
-@pytest.mark.parametrize(("rows", "batch_rows", "threads"), [(0, 8, 2), (20, 8, 1), (600, 128, 2)])
-def test_every_row_is_in_one_batch_and_threads_get_as_many(rows, batch_rows, threads):
-    batches = list(sampling._batches(list(range(rows)), batch_rows, threads))
-    assert [row for batch in batches for row in batch] == list(range(rows))
-    assert all(0 < len(batch) <= batch_rows for batch in batches)
-    assert len(batches) % threads == 0 or rows < threads or threads == 1
 
 
 def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
@@ -76,8 +59,7 @@ def test_no_conditions_give_no_documents(toy_generator):
     assert toy_generator.generate([]) == []
 
 
-def test_progress_counts_documents(toy_generator, monkeypatch):
-    monkeypatch.setattr(sampling, "_threads", lambda _: 1)
+def test_progress_counts_documents(toy_generator):
     seen = []
     toy_generator.generate(
         CONDITIONS, batch_rows=8, max_new_tokens=3, progress=lambda *step: seen.append(step)
