@@ -4,7 +4,6 @@ A model writes tokens as often as its documents hold them, in an order that rand
 texts end, are made of words, and follow from what stands before them.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -94,8 +93,6 @@ def write_generator(
     import torch
     from transformers import BartConfig, BartForConditionalGeneration
 
-    from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
-
     texts = texts or letters()
     tokenizer = write_tokenizer(folder, texts, vocabulary)
     config = BartConfig(
@@ -120,8 +117,6 @@ def write_generator(
         model.final_logits_bias.copy_(torch.from_numpy(_log_frequencies(tokenizer, texts))[None])
         return model
 
-    facts = {"max_condition_tokens": tokens, "max_document_tokens": tokens}
-    (folder / FORMAT_FILE).write_text(json.dumps({**facts, "document_start": [BEGIN]}))
     return _saved(folder, weights)
 
 

@@ -7,10 +7,8 @@ plans and collects, and reads no record.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from contextvars import copy_context
 from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,22 +22,17 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, draw_pass, written_corpus
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.split_batches import (
-    BatchT,
     Part,
     PrivateBatch,
     RunBatches,
     parts_of,
 )
 from dpsynth_assets.methods.stages import Stage, SyntheticCorpus
-from dpsynth_assets.models.decoding import Decoder
-from dpsynth_assets.privacy.cpu import one_thread_each
 
 if TYPE_CHECKING:
     import polars as pl
 
     from dpsynth_assets.methods.private_prediction.method import BatchPrediction
-
-_Written = TypeVar("_Written")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +86,7 @@ def generate_corpus(
     run = _Run(drawing, told, private.passes)
     if private.parts is None:
         placed = parts_of(batches.placed(private), drawing.config.batches_per_forward)
-        finished = run_passes(drawing.decoder, placed, run.drawn)
+        finished = [run.drawn(part) for part in placed]
     elif draw is None or private.passes is None:
         raise ValueError("Expected a store of passes and workers that open models, got neither.")
     else:
@@ -160,7 +153,7 @@ class _Run:
 
 
 class PassProgress:
-    """Tells how far the passes of a run are, in any thread.
+    """Tells how far the passes of a run are.
 
     **Privacy** What a killed run drew and did not keep is drawn again under the same charge, so
     nothing that depends on it may be told: neither tokens nor the step at which a pass ended. Of a
@@ -174,16 +167,15 @@ class PassProgress:
         """Takes the public size of the run, and who is told."""
         self._passes, self._planned = passes, batches * rules.tokens_per_batch
         self._certain, self._most = rules.certain_steps, max(1, rules.most_steps)
-        self._progress, self._lock = progress, Lock()
+        self._progress = progress
         self._finished, self._under_way = 0, 0
         self._kept = np.zeros(2, dtype=np.int64)
 
     def step(self, number: int) -> None:
         """A pass took its step of this number, from 1 on."""
         if number <= self._certain:
-            with self._lock:
-                self._under_way += 1
-                self._tell()
+            self._under_way += 1
+            self._tell()
 
     def finish(self, steps: int, kept: np.ndarray | None) -> None:
         """A pass ended after this many steps of this run; shares never fall.
@@ -192,11 +184,10 @@ class PassProgress:
             steps: Steps it told of; 0 for a pass that was read back.
             kept: Its (private, public) tokens once they are kept; None where they are not kept.
         """
-        with self._lock:
-            self._under_way -= min(steps, self._certain)
-            self._finished += 1
-            self._kept += 0 if kept is None else kept
-            self._tell()
+        self._under_way -= min(steps, self._certain)
+        self._finished += 1
+        self._kept += 0 if kept is None else kept
+        self._tell()
 
     def _tell(self) -> None:
         paid, free = self._kept.tolist()
@@ -208,31 +199,3 @@ class PassProgress:
             message += f", {self._under_way} steps in progress"
         done = self._finished + self._under_way / self._most
         self._progress(min(1.0, done / self._passes), message)
-
-
-def run_passes(
-    decoder: Decoder, parts: Sequence[Part[BatchT]], run: Callable[[Part[BatchT]], _Written]
-) -> list[_Written]:
-    """Runs every pass and returns what they wrote, in the order of the shards.
-
-    A small model on a CPU runs as many passes at once as PyTorch has threads, each in one thread.
-    If a pass fails, those that have begun run to their end and are kept, and no other begins.
-
-    Args:
-        decoder: What decodes for all passes.
-        parts: What to run.
-        run: Runs one pass; shares nothing with another but what locks guard.
-    """
-    import torch
-
-    workers = min(len(parts), torch.get_num_threads()) if decoder.is_small else 1
-    if workers < 2:
-        return [run(part) for part in parts]
-
-    def task_of(part: Part[BatchT]) -> Callable[[], _Written]:
-        context = copy_context()
-        return lambda: context.run(run, part)
-
-    with one_thread_each(workers) as pool:
-        begun = [pool.submit(task_of(part)) for part in parts]
-        return [each.result() for each in begun]

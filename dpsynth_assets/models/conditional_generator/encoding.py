@@ -115,21 +115,18 @@ class PairEncoder:
     condition_tokens: int
 
     @classmethod
-    def of_format(
-        cls,
-        checkpoint: LanguageModel,
-        has_encoder: bool,
-        condition_tokens: int,
-        start_tokens: Sequence[str] | None,
+    def of_checkpoint(
+        cls, checkpoint: LanguageModel, has_encoder: bool, condition_tokens: int
     ) -> "PairEncoder":
         """Reads the places of special tokens off the tokenizer.
+
+        A decoder starts from the configuration's start token followed by what the tokenizer puts
+        before a text, as BART was pretrained.
 
         Args:
             checkpoint: Tokenizer and configuration.
             has_encoder: Whether conditions go through an encoder.
             condition_tokens: Conditions are cut to this unless the caller says otherwise.
-            start_tokens: Replaces what the decoder starts from; None for the configuration's start
-                token followed by what the tokenizer puts before a text, as BART was pretrained.
 
         Raises:
             LanguageModelError: The tokenizer has no end token.
@@ -143,10 +140,7 @@ class PairEncoder:
         before, after = _special_tokens(tokenizer)
         if not after or after[-1] != tokenizer.eos_token_id:
             after = (*after, int(tokenizer.eos_token_id))
-        if start_tokens is None:
-            start = _decoder_start(checkpoint, before) if has_encoder else ()
-        else:
-            start = tuple(tokenizer.convert_tokens_to_ids(list(start_tokens)))
+        start = _decoder_start(checkpoint, before) if has_encoder else ()
         return cls(checkpoint, has_encoder, before, after, start, condition_tokens)
 
     @property

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT_FILE = "condition_format.json"
 DEFAULT_CONDITION_TOKENS = 128
 DEFAULT_DOCUMENT_TOKENS = 512
-"""The paper's bounds, where neither the folder nor the model's positions say otherwise."""
+"""The paper's bounds, where the model's positions do not say otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,40 +63,30 @@ class ConditionalGenerator(LanguageModel):
 
         return AutoModelForSeq2SeqLM if self.has_encoder else super()._auto_class()
 
-    @cached_property
-    def written_format(self) -> dict[str, Any]:
-        """Description of the folder's conditions; empty for foreign checkpoints."""
-        file = Path(self.source) / FORMAT_FILE
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
     @property
     def max_condition_tokens(self) -> int:
         """Conditions are cut to this many tokens unless the caller says otherwise."""
         if self.templates is not None and not self.has_encoder:
             return self.encoder.condition_tokens
-        return self._bound("max_condition_tokens", DEFAULT_CONDITION_TOKENS)
+        return self._bound(DEFAULT_CONDITION_TOKENS)
 
     @property
     def max_document_tokens(self) -> int:
         """Documents are cut to this many tokens unless the caller says otherwise."""
-        return self._bound("max_document_tokens", DEFAULT_DOCUMENT_TOKENS)
+        return self._bound(DEFAULT_DOCUMENT_TOKENS)
 
-    def _bound(self, name: str, default: int) -> int:
+    def _bound(self, default: int) -> int:
         positions = getattr(self.config, "max_position_embeddings", None) or 2 * default
-        room = (
-            positions
-            if self.has_encoder
-            else positions * default // (DEFAULT_CONDITION_TOKENS + DEFAULT_DOCUMENT_TOKENS)
-        )
-        return int(self.written_format.get(name, min(default, room)))
+        if not self.has_encoder:
+            positions = positions * default // (DEFAULT_CONDITION_TOKENS + DEFAULT_DOCUMENT_TOKENS)
+        return int(min(default, positions))
 
     @cached_property
     def encoder(self) -> PairEncoder:
         """Turns conditions and documents into token ids."""
         if self.templates is not None and not self.has_encoder:
             return PromptedEncoder.of(self, self.templates)
-        start = self.written_format.get("document_start")
-        return PairEncoder.of_format(self, self.has_encoder, self.max_condition_tokens, start)
+        return PairEncoder.of_checkpoint(self, self.has_encoder, self.max_condition_tokens)
 
     def generate(
         self,
@@ -153,7 +143,7 @@ class ConditionalGenerator(LanguageModel):
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         encoder = self.encoder
-        facts = {  # What a loader must know beside the checkpoint itself.
+        facts = {  # What programs of others need to know beside the checkpoint itself.
             "conditions": "aspect lines" if self.templates is None else "prompts",
             "max_condition_tokens": self.max_condition_tokens,
             "max_document_tokens": self.max_document_tokens,

@@ -125,7 +125,6 @@ class Decoder(ABC):
             kept twice.
         can_be_invariant: Whether it may be asked for kernels that round a row alike in every batch;
             that they do is tested before a charge.
-        is_small: Whether threads had better run passes of their own than share operations.
         capabilities: What an engine over it offers. `PRIVATE_TEXT` says that no prompt leaves this
             machine: private records are given to no decoder that does not say so.
         engine_name: What computes, with its version; empty: the name of the class.
@@ -134,7 +133,7 @@ class Decoder(ABC):
         attention_limit: The most tokens of prompt and document together; None: there is no bound.
     """
 
-    is_exact = shares_prefixes = can_be_invariant = is_small = False
+    is_exact = shares_prefixes = can_be_invariant = False
     capabilities: frozenset[Capability] = frozenset()
     engine_name = ""
     device: "torch.device"

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -282,18 +280,11 @@ def _back_off(attempt: int) -> float:
 
 
 def _retry_after(header: str | None, otherwise: float) -> float:
-    """Seconds to wait: a number or an HTTP date, never more than a minute."""
-    if not header:
-        return otherwise
+    """Seconds to wait: the number in a header, never more than a minute."""
     try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            until = parsedate_to_datetime(header)
-        except ValueError:
-            return otherwise
-        seconds = (until.astimezone(UTC) - datetime.now(UTC)).total_seconds()
-    return min(_LONGEST_WAIT_SECONDS, max(0.0, seconds))
+        return min(_LONGEST_WAIT_SECONDS, max(0.0, float(header or "")))
+    except ValueError:  # A date, which clocks may read differently, is none.
+        return otherwise
 
 
 def _json(answer: "httpx.Response") -> dict[str, Any]:

@@ -72,6 +72,8 @@ class ExactContexts:
         prefixes = [prefix[: self._prompt_columns - 1] for prefix in reading.public_prefixes]
         prefixes += [prefix[:-1] for prefix in reading.public_prefixes]  # of prompts that are one
         groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
+        for own in groups.values():  # Rows of equal length attend together.
+            own.sort(key=lambda index: len(prompts[index]))
         order = [index for own in groups.values() for index in own]
         self._lengths = torch.tensor([len(prompts[index]) for index in order], dtype=torch.long)
         last = [prompts[index][-1] for index in order]

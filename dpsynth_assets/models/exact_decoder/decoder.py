@@ -1,7 +1,8 @@
 """Forward pass of the exact decoder: tokens of some rows in, keys and values cached, logits out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -202,9 +203,7 @@ class _Pass:
         import torch
 
         queries, scales = self.store(index, layer, stream)
-        outputs = [
-            part.attend(self._shape, self._cache, index, queries, scales) for part in self._parts
-        ]
+        outputs = [self._attended(index, *part, queries, scales) for part in self._parts]
         attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         rounded, largest = quantized_rows(attended)
         stream.add_(layer.attention_output(rounded).mul_(largest))
@@ -237,6 +236,19 @@ class _Pass:
         )
         return heads[:, : shape.heads].sub_(ROUNDING), head_scales[:, : shape.heads]
 
+    def _attended(
+        self,
+        index: int,
+        own: slice,
+        window: Window,
+        queries: "torch.Tensor",
+        scales: "torch.Tensor",
+    ) -> "torch.Tensor":
+        """Outputs of tokens that attend together, (tokens, H * D)."""
+        shape, by_row = self._shape, (-1, window.queries, self._shape.heads)
+        queries, scales = queries[own].reshape(*by_row, shape.depth), scales[own].reshape(by_row)
+        return attend(shape, self._cache, index, window, queries, scales).flatten(0, 1)
+
     def _feed_forward(
         self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor"
     ) -> None:
@@ -257,89 +269,33 @@ class _Pass:
             self._observe(index, place, _unit_rows(stream))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Rows of a pass that attend together: tokens `own`, padded to n a row where they differ."""
-
-    own: slice
-    window: Window
-    gather: "torch.Tensor | None"
-    scatter: "torch.Tensor | None"
-
-    def attend(
-        self,
-        shape: LlamaShape,
-        cache: KeyValueCache,
-        layer: int,
-        queries: "torch.Tensor",
-        scales: "torch.Tensor",
-    ) -> "torch.Tensor":
-        """Outputs of this part's tokens, (tokens, H * D)."""
-        queries, scales = queries[self.own], scales[self.own]
-        if self.gather is not None:
-            queries, scales = queries[self.gather], scales[self.gather]
-        by_row = (-1, self.window.queries, shape.heads)
-        out = attend(
-            shape,
-            cache,
-            layer,
-            self.window,
-            queries.reshape(*by_row, shape.depth),
-            scales.reshape(by_row),
-        ).view(-1, shape.heads * shape.depth)
-        return out if self.scatter is None else out[self.scatter]
-
-
 _SCORES = 2**14
 """Queries times columns of rows that attend together, where rows have more than one query."""
 _QUERIES = 64
 """Queries of a row at a time: earlier ones do not read the columns that later ones alone see."""
 
 
-def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[_Part]:
-    """Cuts a pack into parts of consecutive rows whose scores fit the processor's cache."""
-    parts, token = [], 0
-    for rows, own in _runs(pack.lengths):
-        tokens = slice(token, token + sum(own))
-        gather, scatter = _padding(own)
-        positions = pack.positions[tokens]
-        positions = (positions if gather is None else positions[gather]).view(len(own), -1)
-        of_cache = slice(pack.first_row + rows.start, pack.first_row + rows.stop)
-        window = Window.of(shape, cache, of_cache, positions)
-        parts.append(_Part(tokens, window, gather, scatter))
-        token = tokens.stop
+def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[tuple[slice, Window]]:
+    """Cuts the tokens of a pack into parts that attend together: all rows of a step.
+
+    In a prefill rows of equal length do, as far as their scores fit the processor's cache, and
+    longer rows in parts.
+    """
+    parts, row, first = [], pack.first_row, 0
+    for length, run in groupby(pack.lengths):
+        left = len(list(run))
+        fits = _SCORES // length**2 if length <= _QUERIES else 1
+        most = left if length == 1 else max(1, fits)
+        while left:
+            rows = min(left, most)
+            last, size = first + rows * length, rows * min(length, _QUERIES)
+            for start in range(first, last, size):
+                own = slice(start, min(start + size, last))
+                positions = pack.positions[own].view(rows, -1)
+                window = Window.of(shape, cache, slice(row, row + rows), positions)
+                parts.append((own, window))
+            row, first, left = row + rows, last, left - rows
     return parts
-
-
-def _runs(lengths: Sequence[int]) -> Iterator[tuple[slice, Sequence[int]]]:
-    """Yields runs of rows and of their tokens: all rows in decoding, parts of one if it is long."""
-    first = 0
-    while first < len(lengths):
-        last, most = first + 1, lengths[first]
-        while last < len(lengths):
-            wider = max(most, lengths[last])
-            if wider > _QUERIES or (wider > 1 and (last + 1 - first) * wider**2 > _SCORES):
-                break
-            last, most = last + 1, wider
-        if most > _QUERIES:
-            for start in range(0, most, _QUERIES):
-                yield slice(first, last), [min(_QUERIES, most - start)]
-        else:
-            yield slice(first, last), lengths[first:last]
-        first = last
-
-
-def _padding(lengths: Sequence[int]) -> "tuple[torch.Tensor | None, torch.Tensor | None]":
-    """Tokens that rows of equal length are gathered from, and where tokens are among those."""
-    import torch
-
-    most = max(lengths)
-    if min(lengths) == most:
-        return None, None
-    sizes = torch.tensor(lengths)[:, None]
-    inside = torch.arange(most)[None]
-    gather = sizes.cumsum(0) - sizes + torch.minimum(inside, sizes - 1)  # the last token again
-    return gather.reshape(-1), (inside < sizes).reshape(-1).nonzero()[:, 0]
 
 
 def _unit_rows(stream: "torch.Tensor") -> "torch.Tensor":

@@ -1,13 +1,12 @@
 """Opens the exact decoder of a folder: quantized once, stored, then mapped into memory."""
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.files.kept import Form, kept_file
+from dpsynth_assets.files.kept import Form, kept_file, version_of
+from dpsynth_assets.files.whole import digest_of
 from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.integer_products import ExactDecoderError
@@ -42,21 +41,13 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Exa
         ExactDecoderError: It is not a Llama-shaped model in one safetensors file.
     """
     del spec
-    source, calibration = language_model.source, calibration_ids(language_model.encode)
-    device = language_model.device if getattr(language_model, "names_gpu", False) else "cpu"
-    with _opening:
-        texts = tuple(map(tuple, calibration))
-        return opened_once(_opened, source, weights_state(source), texts, device)
-
-
-def _opened(
-    source: str, state: Any, calibration: Sequence[Sequence[int]], device: str
-) -> ExactDecoder:
-    del state
-    folder, public = Path(source), home().public_models
+    folder, public = Path(language_model.source), home().public_models
     made_here = folder.resolve().is_relative_to(public.resolve())
     store = public / "exact_weights" if made_here else None
-    return read_decoder(folder, calibration, store, device)
+    device = language_model.device if getattr(language_model, "names_gpu", False) else "cpu"
+    with _opening:
+        texts, state = calibration_ids(language_model.encode), weights_state(str(folder))
+        return opened_once(read_decoder, folder, texts, store, device, state)
 
 
 def read_decoder(
@@ -64,6 +55,7 @@ def read_decoder(
     calibration: Sequence[Sequence[int]],
     store: Path | None = None,
     device: str = "cpu",
+    state: object = None,
 ) -> ExactDecoder:
     """Reads a folder, quantized as `calibrated_table` does it.
 
@@ -73,11 +65,13 @@ def read_decoder(
         store: Folder of quantized weights, found by a digest of everything they are made of; None
             stores nothing.
         device: cpu, cuda or cuda:N; weights are the same on each.
+        state: Of the files: other weights in the same place are another decoder.
 
     Raises:
         ExactDecoderError: It is not a Llama-shaped model in one safetensors file, or the device
             computes no exact sums.
     """
+    del state
     import torch
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file, save
@@ -103,7 +97,8 @@ def read_decoder(
             if store is None:
                 quantized = quantize()
             else:  # Mapped from the file: processes share them.
-                place = store / f"{_digest(file, shape, calibration)}.st"
+                made_of = version_of(_VERSION, repr(shape), calibration, digest_of(file))
+                place = store / f"{made_of}.st"
                 quantized = kept_file(place, quantize, Form(load_file, save))
             if device != "cpu":
                 from dpsynth_assets.models.exact_decoder.gpu_decoder import DeviceDecoder
@@ -114,15 +109,6 @@ def read_decoder(
         raise ExactDecoderError(
             f"Expected the weights of a Llama model in {file}, got: {error}. Restore the file."
         ) from None
-
-
-def _digest(file: Path, shape: LlamaShape, calibration: Sequence[Sequence[int]]) -> str:
-    """Hashes all that quantized weights are made of: they are found again by it alone."""
-    made_of = json.dumps([_VERSION, repr(shape), [list(text) for text in calibration]])
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
-    digest.update(made_of.encode())
-    return digest.hexdigest()
 
 
 TEXTS = (
@@ -151,6 +137,6 @@ TEXTS = (
 _TOKENS = 160
 
 
-def calibration_ids(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
+def calibration_ids(encode: Callable[[str], Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     """Token ids of the texts; `encode` maps a text to ids."""
-    return [list(encode(text))[:_TOKENS] for text in TEXTS]
+    return tuple(tuple(encode(text)[:_TOKENS]) for text in TEXTS)

@@ -113,27 +113,31 @@ class Layer(Generic[Product]):
     """One decoder layer.
 
     Attributes:
-        attention_balance: (d,), multiplies the stream before it is rounded; the rest of the norm's
-            weights is in the product.
-        query_key_value: d -> (H + 2G) * D.
         head_limits: (H + 2G,), largest integer of a head.
         head_scales: (H + 2G,), what a head's largest magnitude is multiplied by for its scale.
         scale_limits: (H + 2G,), largest scales: exactness rests on those of values.
-        attention_output: H * D -> d.
+        attention_balance: (d,), multiplies the stream before it is rounded; the rest of the norm's
+            weights is in the product.
         feed_forward_balance: As above, before the gated product.
+        query_key_value: d -> (H + 2G) * D.
+        attention_output: H * D -> d.
         gate_and_up: d -> 2h.
         down: h -> d.
     """
 
-    attention_balance: "torch.Tensor"
-    query_key_value: Product
     head_limits: "torch.Tensor"
     head_scales: "torch.Tensor"
     scale_limits: "torch.Tensor"
-    attention_output: Product
+    attention_balance: "torch.Tensor"
     feed_forward_balance: "torch.Tensor"
+    query_key_value: Product
+    attention_output: Product
     gate_and_up: Product
     down: Product
+
+
+_BALANCES = ("attention_balance", "feed_forward_balance")
+_PRODUCTS = ("query_key_value", "attention_output", "gate_and_up", "down")
 
 
 @dataclass(frozen=True)
@@ -264,19 +268,10 @@ def laid_out(
         return product(quantized[f"{name}.integers"], quantized[f"{name}.scale"])
 
     def layer(own: str) -> Layer[Product]:
+        parts: dict[str, Any] = {name: multiply(f"{own}.{name}") for name in _PRODUCTS}
+        parts |= {name: number(f"{own}.{name}") for name in _BALANCES}
         numbers = _head_numbers(shape, float(quantized[f"{own}.value_unit"]))
-        limits, scales, scale_limits = (each.to(device) for each in numbers)
-        return Layer(
-            attention_balance=number(f"{own}.attention_balance"),
-            query_key_value=multiply(f"{own}.query_key_value"),
-            head_limits=limits,
-            head_scales=scales,
-            scale_limits=scale_limits,
-            attention_output=multiply(f"{own}.attention_output"),
-            feed_forward_balance=number(f"{own}.feed_forward_balance"),
-            gate_and_up=multiply(f"{own}.gate_and_up"),
-            down=multiply(f"{own}.down"),
-        )
+        return Layer(*(each.to(device) for each in numbers), **parts)
 
     whole = (quantized[f"vocabulary.{part}"].split(block) for part in ("integers", "scale"))
     return Weights(

@@ -306,8 +306,6 @@ class PackedContexts:
         return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
 
 
-SMALL_MODEL_PARAMETERS = 20_000_000
-"""Operations of a model up to this size are too short for threads to share."""
 _TOKENS_PER_PASS = {"cpu": 2048, "cuda": 16384}
 """Of texts that share a pass, by the kind of device."""
 
@@ -330,9 +328,6 @@ class TransformersDecoder(Decoder):
         self.engine_name = f"transformers {transformers.__version__}, torch {torch.__version__}"
         if self.device.type == "cuda":
             fuse_norms(model)
-        if self.device.type == "cpu":
-            size = sum(each.numel() for each in model.parameters())
-            self.is_small = size <= SMALL_MODEL_PARAMETERS
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> PackedContexts:
         return PackedContexts(self.model, prompts, reading)

@@ -3,7 +3,6 @@
 Private texts are alone in their pass, public ones share passes.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import SimpleQueue
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.decoding.protocol import StateReading
+from dpsynth_assets.models.language_model import padded
 from dpsynth_assets.privacy.cpu import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
@@ -85,9 +85,6 @@ def _with_stream(output: Any, stream: "torch.Tensor") -> Any:
     return (stream, *output[1:]) if isinstance(output, tuple) else stream
 
 
-_COLUMN_MULTIPLE = 32
-"""Texts that share a pass are padded to a multiple of this many tokens."""
-
 _TEXTS_PER_TASK = 8
 """Texts that a thread reads, one after another, before it says so."""
 
@@ -104,7 +101,7 @@ def pooled_states(
     has one thread, however many texts there are. So its states are a function of the text and of
     the model, bit for bit and in any type of float, as far as the machine computes the same from
     the same: kernels round a row by its place among others, and here there is no other. Texts that
-    may be known share passes of a few fixed shapes, which is faster.
+    may be known share passes, which is faster.
 
     Args:
         model: transformers causal language model, in eval mode.
@@ -124,14 +121,14 @@ def pooled_states(
     done = sum(not len(text) for text in texts)
     for chosen, pooled in found:
         for layer, rows in pooled.items():
-            result[layer][chosen] = rows[: len(chosen)]
+            result[layer][chosen] = rows
         done += len(chosen)
         reading.told(done / len(texts))
     return result
 
 
 _Pooled = tuple[list[int], Mapping[int, np.ndarray]]
-"""Indices of some texts, and {layer: their (at least as many, d) states}."""
+"""Indices of n texts, and {layer: their (n, d) states}."""
 
 
 def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) -> Iterator[_Pooled]:
@@ -148,7 +145,7 @@ def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) ->
     ]
 
     def read(part: list[int], model: Any) -> _Pooled:
-        rows = [_pool_alone(model, texts[index], reading) for index in part]
+        rows = [_pool(model, [texts[index]], reading) for index in part]
         pooled = {layer: np.concatenate([row[layer] for row in rows]) for layer in reading.layers}
         return part, pooled
 
@@ -171,68 +168,38 @@ def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) ->
         yield from threads.map(read_with_a_free_model, parts)
 
 
-def _pool_alone(model: Any, text: Sequence[int], reading: StateReading) -> dict[int, np.ndarray]:
-    """{layer: (1, d)} of one text."""
-    import torch
-
-    ids = [*reading.begin, *text]
-    weights = _weights(len(ids), len(ids), len(reading.begin))
-    return _pool(model, torch.tensor([ids]), weights[None], reading.layers)
-
-
 def _together(
     model: Any, texts: Sequence[Sequence[int]], reading: StateReading, tokens_per_pass: int
 ) -> Iterator[_Pooled]:
-    """Reads texts of one padded length in passes of a fixed number of rows, filled up."""
-    import torch
-
-    for columns, rows, chosen in _passes(texts, len(reading.begin), tokens_per_pass):
-        tokens = torch.zeros((rows, columns), dtype=torch.long)  # filler stands behind the texts
-        weights = torch.zeros((rows, columns))
-        for row, index in enumerate(chosen):
-            ids = [*reading.begin, *texts[index]]
-            tokens[row, : len(ids)] = torch.tensor(ids)
-            weights[row] = _weights(len(ids), columns, len(reading.begin))
-        yield chosen, _pool(model, tokens, weights, reading.layers)
-
-
-def _passes(
-    texts: Sequence[Sequence[int]], begin: int, tokens_per_pass: int
-) -> Iterator[tuple[int, int, list[int]]]:
-    """Yields columns, rows and the texts of each pass; texts without tokens are in none."""
-    of_columns: defaultdict[int, list[int]] = defaultdict(list)
-    for index, text in enumerate(texts):
-        if len(text):
-            columns = -(-(begin + len(text)) // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
-            of_columns[columns].append(index)
-    for columns in sorted(of_columns):
+    """Reads texts of similar length together, longer ones first, padded to the longest."""
+    left = sorted(
+        filter(lambda row: len(texts[row]), range(len(texts))), key=lambda row: -len(texts[row])
+    )
+    while left:
+        columns = len(reading.begin) + len(texts[left[0]])
         rows = max(1, tokens_per_pass // columns)
-        for start in range(0, len(of_columns[columns]), rows):
-            yield columns, rows, of_columns[columns][start : start + rows]
-
-
-def _weights(end: int, columns: int, first: int) -> "torch.Tensor":
-    """Weight of each column in the pooled state, (columns,): sums to 1 over a text's own tokens."""
-    import torch
-
-    weights = torch.zeros(columns)
-    weights[first:end] = 1 / (end - first)
-    return weights
+        chosen, left = left[:rows], left[rows:]
+        yield chosen, _pool(model, [texts[row] for row in chosen], reading)
 
 
 def _pool(
-    model: Any, tokens: "torch.Tensor", weights: "torch.Tensor", layers: tuple[int, ...]
+    model: Any, texts: Sequence[Sequence[int]], reading: StateReading
 ) -> dict[int, np.ndarray]:
+    """{layer: (n, d)} of n texts in one pass: means over a text's own tokens."""
     import torch
 
-    device = next(model.parameters()).device
-    on_device = weights[:, None, :].to(device)
-    pooled: dict[int, np.ndarray] = {}
+    device, begin = next(model.parameters()).device, len(reading.begin)
+    tokens = padded([[*reading.begin, *text] for text in texts], 0)  # filler stands behind texts
+    weights = torch.zeros((len(texts), 1, tokens.shape[1]))
+    for row, text in enumerate(texts):
+        weights[row, :, begin : begin + len(text)] = 1 / len(text)
+    weights, pooled = weights.to(device), {}
 
     def receive(layer: int, stream: "torch.Tensor") -> None:
-        pooled[layer] = torch.bmm(on_device, stream.float())[:, 0].cpu().numpy()
+        pooled[layer] = torch.bmm(weights, stream.float())[:, 0].cpu().numpy()
 
     positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
-    with torch.no_grad(), reading_stream(model, layers, receive), suppress(LastLayerReachedError):
+    reads = reading_stream(model, reading.layers, receive)
+    with torch.no_grad(), reads, suppress(LastLayerReachedError):
         model.base_model(input_ids=tokens.to(device), position_ids=positions, use_cache=False)
     return pooled

@@ -95,10 +95,13 @@ class VllmEngine(LocalEngine):
         prompts = [[*reading.begin, *texts[index]] for index in kept]
         layers = reading.layers
         with self._serving({}, "dpsynth_read_states", layers, len(reading.begin)):
-            if reading.shares_passes:
-                self._run(prompts, self._one_token(len(kept)), reading.progress)
-            else:
-                self._run_alone(prompts, reading)
+            parameters = self._one_token(len(kept))
+            together = len(kept) if reading.shares_passes else 1
+            for start in range(0, len(kept), max(1, together)):
+                part = slice(start, start + together)  # one prompt: every step holds it alone
+                told = reading.progress if reading.shares_passes else None
+                self._run(prompts[part], parameters[part], told)
+                reading.told(min(1.0, part.stop / len(kept)))
             states = self._call("dpsynth_take_states")
         self._llm.reset_prefix_cache()  # the texts may be private
         result = {layer: np.zeros((len(texts), self.width), dtype=np.float32) for layer in layers}
@@ -106,14 +109,6 @@ class VllmEngine(LocalEngine):
             for row, index in enumerate(kept):
                 result[layer][index] = states[row][place]
         return result
-
-    def _run_alone(self, prompts: list[list[int]], reading: StateReading) -> None:
-        """Serves each prompt while there is no other: every step holds tokens of it alone."""
-        for done, (prompt, parameters) in enumerate(
-            zip(prompts, self._one_token(len(prompts)), strict=True), start=1
-        ):
-            self._run([prompt], [parameters])
-            reading.told(done / len(prompts))
 
     def _one_token(self, count: int) -> list[Any]:
         """Requests that only read their prompt: all of it, not what the cache has of it."""

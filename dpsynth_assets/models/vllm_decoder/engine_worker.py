@@ -91,7 +91,7 @@ class _Draws:
         """Logits (R, V) that leave one token to choose."""
         import torch
 
-        requests = self._requests()
+        requests = _requests(self._runner)
         scores = logits.float()
         if self._constraint is not None:
             scores = scores.clone() if scores is logits else scores
@@ -112,11 +112,6 @@ class _Draws:
             text.take(token)
         self._texts[index] = text, len(request.output_token_ids)
         return text
-
-    def _requests(self) -> list[Any]:
-        """Finds the request that each row of the step belongs to."""
-        batch = self._runner.input_batch
-        return [self._runner.requests[name] for name in batch.req_ids[: batch.num_reqs]]
 
     def _uniform(self, requests: list[Any]) -> np.ndarray:
         """The number of each row's stream that belongs to its next token, (R,) float32."""
@@ -141,7 +136,7 @@ class _Steering:
             layer: torch.from_numpy(vector).to(runner.device, runner.dtype)
             for layer, vector in vectors.items()
         }
-        self._where: torch.Tensor | None = None
+        self._where: Any = None
 
     def hooks(self) -> list[Any]:
         layers = _decoder_layers(self._runner.model)
@@ -150,28 +145,18 @@ class _Steering:
         return [first, *adds]
 
     def _locate(self, *_: Any) -> None:
-        """Marks steered tokens, (T, 1); None means all of them: no prompt is being read."""
+        """Marks steered tokens, (T, 1)."""
         import torch
 
-        batch = self._runner.input_batch
-        count = batch.num_reqs
-        last = batch.num_prompt_tokens[:count] - 1
-        if (batch.num_computed_tokens_cpu[:count] >= last).all():
-            self._where = None
-            return
         request, position = _tokens(self._runner)
-        where = torch.from_numpy(position >= last[request])[:, None]
+        last = self._runner.input_batch.num_prompt_tokens[request] - 1
+        where = torch.from_numpy(position >= last)[:, None]
         self._where = where.to(self._runner.device, self._runner.dtype)
 
     def _adds(self, vector: "torch.Tensor") -> Any:
         def hook(_module: Any, _inputs: Any, output: Any) -> Any:
-            hidden = output[0] if isinstance(output, tuple) else output
-            if self._where is None:
-                hidden = hidden + vector
-            else:
-                tokens = len(self._where)  # the rest is padding
-                hidden = hidden.clone()
-                hidden[:tokens] += self._where * vector
+            hidden = (output[0] if isinstance(output, tuple) else output).clone()
+            hidden[: len(self._where)] += self._where * vector  # the rest is padding
             return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
         return hook
@@ -206,7 +191,8 @@ class _StateReader:
         request, position = _tokens(self._runner)
         length = self._runner.input_batch.num_prompt_tokens[request]
         weight = ((position >= self._skip) & (position < length)) / (length - self._skip)
-        self._rows = _documents(self._runner)
+        arguments = (each.sampling_params.extra_args for each in _requests(self._runner))
+        self._rows = [(own or {}).get(DOCUMENT) for own in arguments]
         weights = torch.zeros((len(self._rows), len(request)))
         weights[request, torch.arange(len(request))] = torch.from_numpy(weight).float()
         self._weights = weights.to(self._runner.device)
@@ -241,11 +227,10 @@ def _stream(output: Any) -> "torch.Tensor":
     return hidden if residual is None else hidden + residual
 
 
-def _documents(runner: Any) -> list[int | None]:
-    """Index each running request carries."""
+def _requests(runner: Any) -> list[Any]:
+    """Finds the request that each row of the step belongs to."""
     batch = runner.input_batch
-    arguments = [runner.requests[name].sampling_params for name in batch.req_ids[: batch.num_reqs]]
-    return [(item.extra_args or {}).get(DOCUMENT) for item in arguments]
+    return [runner.requests[name] for name in batch.req_ids[: batch.num_reqs]]
 
 
 def _tokens(runner: Any) -> tuple[np.ndarray, np.ndarray]:

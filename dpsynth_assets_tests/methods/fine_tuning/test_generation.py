@@ -1,7 +1,6 @@
 """Laws of a fine-tuned generator: what is charged, what it learns from, and rows that are free."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import polars as pl
@@ -18,7 +17,6 @@ from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningCo
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator.generator import (
-    FORMAT_FILE,
     load_conditional_generator,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -97,16 +95,6 @@ def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public
     assert not many.rows.filter((pl.col("label") == "x") & (pl.col("topic") == 1)).height
     again = write(cases, public, release, rows=26)
     assert again.rows.equals(few.rows)
-
-
-def test_a_checkpoint_that_was_made_elsewhere_stands_in(cases, public, checkpoint, tmp_path):
-    ours = shutil.ignore_patterns(FORMAT_FILE)
-    foreign = shutil.copytree(public.conditional_generator.source, tmp_path / "own", ignore=ours)
-    start = load_conditional_generator(str(foreign), device="cpu")
-    assert not start.written_format
-    public = replace(public, conditional_generator=start)
-    _, release = train(cases, public, checkpoint)
-    assert write(cases, public, release).facts["rows"] > 0
 
 
 @pytest.mark.parametrize("missing", ["topic_histogram", "topic_model", "conditional_generator"])

@@ -1,28 +1,13 @@
-"""Passes run side by side for a small model, in order of their numbers for every reader."""
+"""Passes in order of their numbers, and what is told of them."""
 
 from dataclasses import replace
-from threading import Barrier, Thread
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
-from dpsynth_assets.methods.private_prediction.passes import PassProgress, run_passes
+from dpsynth_assets.methods.private_prediction.passes import PassProgress
 from dpsynth_assets.methods.private_prediction.split_batches import parts_of
-from dpsynth_assets.models.transformers_decoder import decoder
-from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-
-TWO_THREADS = pytest.mark.parametrize("threads", [2], indirect=True)
-
-
-@pytest.fixture
-def model():
-    made = torch.nn.Linear(2, 2)
-    made.device, made.dtype = torch.device("cpu"), torch.float32
-    made.config = SimpleNamespace(max_position_embeddings=64)
-    return TransformersDecoder(made)
 
 
 def test_parts_cover_the_batches_in_order():
@@ -35,44 +20,6 @@ def test_parts_cover_the_batches_in_order():
     assert parts_of([], 3) == []
 
 
-@TWO_THREADS
-def test_passes_of_a_small_model_are_under_way_together(model, threads):
-    meeting = Barrier(2, timeout=20)
-
-    def run(part):
-        meeting.wait()  # Broken after its timeout if the other never comes.
-        return part.number, torch.get_num_threads()
-
-    assert run_passes(model, parts_of(list("abcd"), 1), run) == [(n, 1) for n in range(4)]
-
-
-@TWO_THREADS
-def test_passes_of_a_large_model_come_one_after_another(model, threads, monkeypatch):
-    monkeypatch.setattr(decoder, "SMALL_MODEL_PARAMETERS", 5)
-    under_way = []
-
-    def run(part):
-        under_way.append(part.number)
-        assert under_way == [part.number]
-        return under_way.pop()
-
-    assert run_passes(model, parts_of(list("abc"), 1), run) == [0, 1, 2]
-
-
-@TWO_THREADS
-def test_a_failing_pass_is_told_and_finished_ones_are_kept(model, threads):
-    kept = []
-
-    def run(part):
-        if part.number == 1:
-            raise MemoryError
-        kept.append(part.number)
-
-    with pytest.raises(MemoryError):
-        run_passes(model, parts_of(list("abcdefgh"), 1), run)
-    assert 0 in kept
-
-
 RULES = GenerationRules(
     tokens_per_batch=100,
     max_document_tokens=20,
@@ -83,21 +30,14 @@ RULES = GenerationRules(
 )
 
 
-def test_passes_of_all_threads_are_counted_and_shares_never_fall():
+def test_passes_are_counted_and_shares_never_fall():
     seen = []
     told = PassProgress(8, 16, RULES, lambda share, message: seen.append((share, message)))
 
-    def run():
-        for _ in range(2):
-            for number in range(1, 96):
-                told.step(number)
-            told.finish(95, np.array([150, 30]))
-
-    threads = [Thread(target=run, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    for _ in range(8):
+        for number in range(1, 96):
+            told.step(number)
+        told.finish(95, np.array([150, 30]))
     shares = [share for share, _ in seen]
     assert shares == sorted(shares)
     assert len(seen) == 8 * (90 + 1)  # the 90 steps that are certain of each pass, and its end

@@ -71,7 +71,6 @@ def test_special_tokens_stand_where_the_tokenizer_puts_them(toy_generator_folder
     from transformers import AutoTokenizer
 
     folder = shutil.copytree(toy_generator_folder, tmp_path / "bart-like")
-    (folder / "condition_format.json").unlink()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     begin, end = tokenizer.bos_token, tokenizer.eos_token
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(

@@ -81,7 +81,9 @@ def test_texts_that_may_be_known_share_passes_and_later_layers_are_not_computed(
     model, texts, provenance
 ):
     rows, later = shapes_of_passes(model, texts, provenance=provenance)
-    assert rows == [(4, 32), (4, 32), (2, 64), (1, 128)]  # 5 texts, 2, 1, each within 128 tokens
+    lengths = sorted((1 + len(text) for text in texts), reverse=True)
+    assert sum(count for count, _ in rows) == len(texts)
+    assert rows[0] == (128 // lengths[0], lengths[0])
     assert not later
 
 
@@ -105,11 +107,9 @@ def test_five_hundred_documents_pass_once_each_in_passes_of_bounded_size():
     layers[1].register_forward_hook(lambda _m, _i, output: kept.append(weakref.ref(output)))
     public = Provenance.PUBLIC
     made = states(model, documents, [1], tokens_per_pass=1024, provenance=public)
-    columns = {width for _, width in shapes}
-    assert columns == {32, 64, 96, 128, 160, 192, 224}
     assert all(rows * width <= 1024 for rows, width in shapes)
-    filler = sum(1024 // width - 1 for width in columns)
-    assert 500 <= sum(rows for rows, _ in shapes) <= 500 + filler
+    assert sum(rows * width for rows, width in shapes) < 1.2 * sum(map(len, documents))
+    assert sum(rows for rows, _ in shapes) == 500
     assert sum(reference() is not None for reference in kept) <= 1  # no pass outlives the next
     assert made[1].nbytes == 500 * 32 * 4
     assert (np.abs(made[1]).sum(axis=1) > 0).all()
