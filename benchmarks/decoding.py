@@ -34,7 +34,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding.token_draws import draw_tokens
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism

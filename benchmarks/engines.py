@@ -193,7 +193,7 @@ def open_engine(arguments, language_model):
 
 def generation(engine, language_model, number: int, arguments) -> dict:
     """Drawn texts of the same length on every side: the end token is out of reach."""
-    from dpsynth_assets.models.engines import Sampling
+    from dpsynth_assets.models.engines.protocol import Sampling
 
     sampling = Sampling(temperature=1.0, max_new_tokens=arguments.tokens, seed=number)
     vectors = directions(engine)
@@ -229,7 +229,7 @@ def mixed_lengths(engine, language_model, number: int, arguments) -> float:
     """Processor seconds a token of four times as many rows, whose lengths differ."""
     import numpy as np
 
-    from dpsynth_assets.models.engines import Sampling
+    from dpsynth_assets.models.engines.protocol import Sampling
 
     rows = [
         row
@@ -343,7 +343,7 @@ def vllm_steps(engine, rows, arguments) -> dict:
 
 
 def states(engine, language_model, draw, arguments) -> dict:
-    from dpsynth_assets.models.engines import Provenance
+    from dpsynth_assets.models.engines.protocol import Provenance
 
     lengths = draw.integers(40, 241, arguments.documents)
     texts = [draw.integers(3, language_model.vocabulary_size, n).tolist() for n in lengths]

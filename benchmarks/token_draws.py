@@ -30,7 +30,7 @@ from transformers import AutoTokenizer
 
 from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.batch_terms import BatchTerms

@@ -7,8 +7,7 @@ from typing import Any
 from pair_training.keywords import document_keywords
 
 from dpsynth_assets.models.conditional_generator.encoding import DOCUMENT_TYPE, KEYWORDS
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.protocol import Prompt
+from dpsynth_assets.models.engines.protocol import Engine, Prompt, Provenance, Sampling
 
 MAX_ASPECTS = 10
 MAX_VALUE_CHARACTERS = 300

@@ -18,8 +18,7 @@ from cohorts import real_data
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.metrics.embedding_distances import energy_distance
 from dpsynth_assets.metrics.mauve import MauveSettings, mauve_score
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.protocol import open_engine
+from dpsynth_assets.models.engines.protocol import Engine, Provenance, Sampling, open_engine
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.prompt_templates import (
     TOP_K,

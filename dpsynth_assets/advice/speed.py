@@ -175,7 +175,7 @@ def _decoding(decoder: "Decoder", ids: list[int]) -> dict[str, float]:
     import torch
 
     from dpsynth_assets.models.decoding.token_draws import draw_tokens
-    from dpsynth_assets.models.engines import Sampling
+    from dpsynth_assets.models.engines.protocol import Sampling
 
     prompts = [ids[place:] + ids[:place] for place in range(_READ)]
     sampling = Sampling(top_p=0.95)

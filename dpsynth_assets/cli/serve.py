@@ -55,7 +55,7 @@ def serve(  # noqa: PLR0913 - one option a setting
         tls_key: PEM file with the private key of the certificate.
         accept_ex_post: Also serve releases that are not (ε, δ)-DP.
     """
-    from dpsynth_assets.models.engines import EngineError
+    from dpsynth_assets.models.engines.protocol import EngineError
     from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
     from dpsynth_assets.serving.app import Endpoint, RowServer, Served
     from dpsynth_assets.serving.row_queue import RowQueue

@@ -42,7 +42,7 @@ from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, TextForm, has
 if TYPE_CHECKING:
     import polars as pl
 
-    from dpsynth_assets.models.engines import Engine
+    from dpsynth_assets.models.engines.protocol import Engine
 
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.protocol import ShareCallback
-from dpsynth_assets.models.language_model import losses_after
+from dpsynth_assets.models.engines.protocol import Engine, Provenance, Sampling, ShareCallback
+from dpsynth_assets.models.language_model import losses_after, passes_by_length
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
 
 if TYPE_CHECKING:
@@ -154,30 +153,15 @@ class LikelihoodJudge:
         ids = [[*start, *model.encode(text)[:most]] for text in texts]
         scores = np.full(len(texts), -np.inf)
         written = [row for row in range(len(ids)) if len(ids[row]) > len(start)]
-        order = sorted(written, key=lambda row: len(ids[row]))
+        tokens = min(_TOKENS_PER_FORWARD, _LOGITS_BYTES // (4 * model.vocabulary_size))
         done = 0
-        for rows in _batches(order, ids, model.vocabulary_size):
+        for rows in passes_by_length(written, ids, tokens, _ROWS_PER_FORWARD):
             losses, counted = losses_after(model, [ids[row] for row in rows], len(start))
             scores[rows] = -losses / counted
             done += len(rows)
             if progress is not None:
-                progress(done / len(order))
+                progress(done / len(written))
         return scores
-
-
-def _batches(
-    order: Sequence[int], ids: Sequence[Sequence[int]], vocabulary: int
-) -> list[list[int]]:
-    """Cuts rows, shortest first, into passes of bounded rows and padded tokens."""
-    tokens = min(_TOKENS_PER_FORWARD, _LOGITS_BYTES // (4 * vocabulary))
-    batches: list[list[int]] = []
-    for row in order:
-        last = batches[-1] if batches else None
-        full = last is None or len(last) == _ROWS_PER_FORWARD
-        if full or (len(last or ()) + 1) * len(ids[row]) > tokens:
-            batches.append([])
-        batches[-1].append(row)
-    return batches
 
 
 RUBRIC = """\

@@ -6,7 +6,8 @@ brings its own weights (vLLM) never loads them twice. Nothing here runs remote c
 """
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -361,6 +362,24 @@ def token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tenso
 def in_parts(rows: Sequence[Item], size: int) -> list[list[Item]]:
     """Cuts rows into parts of this many, the last one shorter."""
     return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def passes_by_length(
+    rows: Iterable[int], texts: Sequence[Sequence[int]], tokens: int, most: int = sys.maxsize
+) -> Iterator[list[int]]:
+    """Yields rows in passes, longer texts first: at most this many rows and padded tokens, or one.
+
+    Args:
+        rows: Which texts.
+        texts: By row, in tokens.
+        tokens: Of a pass, with what fills its rows up to the longest.
+        most: Rows of a pass.
+    """
+    left = sorted(rows, key=lambda row: -len(texts[row]))
+    while left:
+        count = min(most, max(1, tokens // max(1, len(texts[left[0]]))))
+        yield left[:count]
+        left = left[count:]
 
 
 def losses_after(

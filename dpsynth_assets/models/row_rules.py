@@ -17,7 +17,7 @@ from functools import cache
 from typing import Literal, get_args
 
 from dpsynth_assets.json_records import record_check
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 Rule = Literal["placeholders", "language", "repeats", "abuse"]

@@ -16,7 +16,7 @@ import polars as pl
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.kept import made_folder, version_of
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.engines.protocol import Engine, Provenance, Sampling
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.models.prompt_templates import (
     TOP_K,

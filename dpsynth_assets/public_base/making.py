@@ -3,8 +3,6 @@
 Equal declarations give equal files. None of them reads private data.
 """
 
-import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,7 +33,7 @@ from dpsynth_assets.paths import home, project_root
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
-    from dpsynth_assets.models.engines import Engine
+    from dpsynth_assets.models.engines.protocol import Engine
     from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.models.text_embedder import TextEmbedder
     from dpsynth_assets.models.topic_model.model import TopicModel
@@ -118,21 +116,15 @@ def tuning_of(spec: PublicDataSpec, manifest: Mapping[str, Any]) -> str:
         manifest: The artifact `public_language_model`. Else its tokenizer decides, whose chat
             template instruction-tuned models have; "unknown" where it is not on this machine.
     """
-    from huggingface_hub import try_to_load_from_cache
-
-    model = str(manifest["path"])
-
-    def file(name: str) -> Path:
-        named = not Path(model).is_dir() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model)
-        cached = try_to_load_from_cache(model, name) if named else None
-        return Path(cached) if isinstance(cached, str) else Path(model) / name
+    from transformers import AutoTokenizer
 
     if spec.language_model.tuning is not None:
         return spec.language_model.tuning
-    if not (settings := file("tokenizer_config.json")).is_file():
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(manifest["path"], local_files_only=True)
+    except (OSError, ValueError):
         return "unknown"
-    chats = "chat_template" in json.loads(settings.read_text(encoding="utf-8"))
-    return "instruction" if chats or file("chat_template.jinja").is_file() else "pretrained"
+    return "instruction" if tokenizer.chat_template else "pretrained"
 
 
 def generator_manifest(

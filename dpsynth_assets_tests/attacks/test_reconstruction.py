@@ -29,7 +29,7 @@ from dpsynth_assets.attacks.reconstruction import (
     read_keys,
 )
 from dpsynth_assets.models.decoding import sample_documents
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.prompt_templates import DocumentFormat
 
 

@@ -10,7 +10,7 @@ from pair_training.aspects import aspects_by_engine, aspects_from_language_model
 from pair_training.pairs import ConditionSource, write_pairs
 
 from dpsynth_assets.models.conditional_generator.encoding import aspects_text
-from dpsynth_assets.models.engines import Generation, Provenance
+from dpsynth_assets.models.engines.protocol import Generation, Provenance
 
 
 def source(**given):

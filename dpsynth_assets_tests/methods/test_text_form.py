@@ -12,7 +12,7 @@ from dpsynth_assets.datasets.public_spec import (
 )
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.row_rules import FREE, SCHEMA, TextForm
 from dpsynth_assets_tests.methods.evolution.conftest import make_terms
 

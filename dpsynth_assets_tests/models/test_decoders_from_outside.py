@@ -7,8 +7,14 @@ from pydantic import ValidationError
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.models.decoding import open_decoder
-from dpsynth_assets.models.engines import EngineError, Provenance, Sampling, protocol
-from dpsynth_assets.models.engines.protocol import close_engines, open_engine
+from dpsynth_assets.models.engines.protocol import (
+    EngineError,
+    Provenance,
+    Sampling,
+    close_engines,
+    open_engine,
+    protocol,
+)
 
 MODULE = """
 import torch

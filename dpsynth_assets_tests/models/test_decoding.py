@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder import (
     cached_attention,
     cuda_attention,

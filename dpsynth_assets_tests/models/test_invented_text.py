@@ -11,7 +11,7 @@ import pytest
 
 from dpsynth_assets import PublicBase
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.models.engines import Generation, Provenance
+from dpsynth_assets.models.engines.protocol import Generation, Provenance
 from dpsynth_assets.models.language_model import LanguageModel, LanguageModelError
 from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.orchestration.assets.public import public_definitions

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 
 PROBABILITIES = torch.tensor([0.4, 0.05, 0.3, 0.15, 0.1])
 DRAWS = 4000

@@ -8,7 +8,7 @@ import typer
 
 from dpsynth_assets.cli import serve as command
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.models.engines import EngineError
+from dpsynth_assets.models.engines.protocol import EngineError
 from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.serving.app import RowServer

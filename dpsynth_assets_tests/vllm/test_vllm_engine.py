@@ -9,8 +9,14 @@ import pytest
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
-from dpsynth_assets.models.engines.protocol import close_engines, open_engine
+from dpsynth_assets.models.engines.protocol import (
+    Capability,
+    Engine,
+    EngineError,
+    Sampling,
+    close_engines,
+    open_engine,
+)
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
 NEW = 24

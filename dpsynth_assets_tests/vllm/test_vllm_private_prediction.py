@@ -19,7 +19,7 @@ from dpsynth_assets.methods.private_prediction import decoding
 from dpsynth_assets.methods.private_prediction.decoding import self_tested
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import sample_documents
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.models.vllm_decoder import LockstepError, VllmDecoderError, opening
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder

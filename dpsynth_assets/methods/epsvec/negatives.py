@@ -23,7 +23,7 @@ from dpsynth_assets.methods.epsvec.shots import (
 )
 from dpsynth_assets.methods.epsvec.states import StateReader, TextsByLabel
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.engines.protocol import Provenance
 
 STATES_FILE = "negative_states.safetensors"
 TEXTS_FILE = "negatives.json"

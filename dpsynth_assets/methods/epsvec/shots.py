@@ -20,7 +20,7 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
     counted_labels,
 )
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.engines.protocol import Engine, Provenance, Sampling
 from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.nearest import NO_ROW, PublicRows, nearest_rows_of_labels

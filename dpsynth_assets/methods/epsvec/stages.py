@@ -41,8 +41,8 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.rejection_sampling import accepted_work
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, StageRelease, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.engines import Provenance
 from dpsynth_assets.models.engines.decoder_engine import LocalEngine
+from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.workers import Here

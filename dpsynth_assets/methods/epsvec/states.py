@@ -16,9 +16,15 @@ import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.models.engines import Capability, Engine, EngineError, Generation, Provenance
 from dpsynth_assets.models.engines.decoder_engine import LocalEngine
-from dpsynth_assets.models.engines.protocol import ShareCallback
+from dpsynth_assets.models.engines.protocol import (
+    Capability,
+    Engine,
+    EngineError,
+    Generation,
+    Provenance,
+    ShareCallback,
+)
 from dpsynth_assets.models.prompt_templates import GAP, PromptTemplates, prompted
 from dpsynth_assets.models.row_rules import FREE, TextForm
 

@@ -12,8 +12,8 @@ from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.rejection_sampling import RowFilter, round_seed, write_accepted
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.engines import Generation, Provenance, Sampling
 from dpsynth_assets.models.engines.decoder_engine import LocalEngine
+from dpsynth_assets.models.engines.protocol import Generation, Provenance, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)

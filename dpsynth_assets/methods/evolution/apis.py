@@ -32,8 +32,8 @@ from dpsynth_assets.methods.evolution.prompts import (
     read_prompt,
 )
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.models.engines import Engine, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.engines.protocol import Engine, Provenance
 from dpsynth_assets.models.row_rules import FREE, TextForm
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.evolution.prompts import PromptFile
 from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, RejectionSettings
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 
 FIRST_DEGREE, LAST_DEGREE = 0.8, 0.4
 """How much of a text its variations rewrite in the first round, and in the last and in writing:

@@ -29,8 +29,13 @@ from dpsynth_assets.models.conditional_generator.generator import (
     ConditionalGenerator,
     load_conditional_generator,
 )
-from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.protocol import kind_for_folder, serving
+from dpsynth_assets.models.engines.protocol import (
+    Engine,
+    Provenance,
+    Sampling,
+    kind_for_folder,
+    serving,
+)
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.row_rules import FREE, TextForm

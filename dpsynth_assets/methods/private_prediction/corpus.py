@@ -29,7 +29,7 @@ from dpsynth_assets.methods.private_prediction.split_batches import Batch, Part,
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import Mechanism, SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder, public_prefix, sample_documents
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter

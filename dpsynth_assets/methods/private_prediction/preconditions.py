@@ -26,7 +26,7 @@ from dpsynth_assets.models.decoding import (
     JsonConstraint,
     sample_documents,
 )
-from dpsynth_assets.models.engines import Capability, Sampling
+from dpsynth_assets.models.engines.protocol import Capability, Sampling
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, SELF_TEST
 

@@ -27,7 +27,7 @@ from dpsynth_assets.methods.private_prediction.decoding import (
 )
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.decoding import sample_documents
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.prompt_templates import TOP_K
 from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release

@@ -6,12 +6,3 @@ only writes, and only from text that is public already.
 
 Shape letters: N texts or prompts, d width of the residual stream, V vocabulary.
 """
-
-from dpsynth_assets.models.engines.protocol import (
-    Capability,
-    Engine,
-    EngineError,
-    Generation,
-    Provenance,
-    Sampling,
-)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.decoding.protocol import StateReading
-from dpsynth_assets.models.language_model import padded
+from dpsynth_assets.models.language_model import in_parts, padded, passes_by_length
 from dpsynth_assets.privacy.cpu import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
@@ -89,6 +89,10 @@ _TEXTS_PER_TASK = 8
 """Texts that a thread reads, one after another, before it says so."""
 
 
+_Pooled = tuple[list[int], Mapping[int, np.ndarray]]
+"""Indices of n texts, and {layer: their (n, d) states}."""
+
+
 def pooled_states(
     model: Any, texts: Sequence[Sequence[int]], reading: StateReading, tokens_per_pass: int
 ) -> dict[int, np.ndarray]:
@@ -114,11 +118,15 @@ def pooled_states(
     """
     width = model.config.get_text_config().hidden_size
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in reading.layers}
+    found: Iterator[_Pooled]
+    known = [row for row, text in enumerate(texts) if len(text)]
     if reading.shares_passes:
-        found = _together(model, texts, reading, tokens_per_pass)
+        whole = [[*reading.begin, *text] for text in texts]
+        passes = passes_by_length(known, whole, tokens_per_pass)
+        found = ((own, _pool(model, [texts[row] for row in own], reading)) for own in passes)
     else:
-        found = _alone(model, texts, reading)
-    done = sum(not len(text) for text in texts)
+        found = _alone(model, texts, known, reading)
+    done = len(texts) - len(known)
     for chosen, pooled in found:
         for layer, rows in pooled.items():
             result[layer][chosen] = rows
@@ -127,11 +135,9 @@ def pooled_states(
     return result
 
 
-_Pooled = tuple[list[int], Mapping[int, np.ndarray]]
-"""Indices of n texts, and {layer: their (n, d) states}."""
-
-
-def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) -> Iterator[_Pooled]:
+def _alone(
+    model: Any, texts: Sequence[Sequence[int]], known: list[int], reading: StateReading
+) -> Iterator[_Pooled]:
     """Reads every text in a pass of its own; on a processor several threads, each with its own.
 
     A thread's copy of the modules shares their weights: hooks, and what some position embeddings
@@ -139,10 +145,7 @@ def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) ->
     """
     import torch
 
-    known = [index for index, text in enumerate(texts) if len(text)]
-    parts = [
-        known[start : start + _TEXTS_PER_TASK] for start in range(0, len(known), _TEXTS_PER_TASK)
-    ]
+    parts = in_parts(known, _TEXTS_PER_TASK)
 
     def read(part: list[int], model: Any) -> _Pooled:
         rows = [_pool(model, [texts[index]], reading) for index in part]
@@ -166,20 +169,6 @@ def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) ->
 
     with one_thread_each(workers) as threads:
         yield from threads.map(read_with_a_free_model, parts)
-
-
-def _together(
-    model: Any, texts: Sequence[Sequence[int]], reading: StateReading, tokens_per_pass: int
-) -> Iterator[_Pooled]:
-    """Reads texts of similar length together, longer ones first, padded to the longest."""
-    left = sorted(
-        filter(lambda row: len(texts[row]), range(len(texts))), key=lambda row: -len(texts[row])
-    )
-    while left:
-        columns = len(reading.begin) + len(texts[left[0]])
-        rows = max(1, tokens_per_pass // columns)
-        chosen, left = left[:rows], left[rows:]
-        yield chosen, _pool(model, [texts[row] for row in chosen], reading)
 
 
 def _pool(

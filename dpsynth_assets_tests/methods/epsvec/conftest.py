@@ -11,7 +11,7 @@ import pytest
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
-from dpsynth_assets.models.engines import Capability, Engine, Generation
+from dpsynth_assets.models.engines.protocol import Capability, Engine, Generation
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 

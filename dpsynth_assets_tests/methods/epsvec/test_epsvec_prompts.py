@@ -4,9 +4,9 @@ import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.epsvec.states import scaffold_of
-from dpsynth_assets.models.engines import Generation
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
+from dpsynth_assets.models.engines.protocol import Generation
 from dpsynth_assets.models.prompt_templates import default_templates
 
 TEMPLATES = default_templates("reviews", labelled=True, asks=False)

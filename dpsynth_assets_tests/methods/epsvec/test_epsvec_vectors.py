@@ -24,9 +24,9 @@ from dpsynth_assets.methods.epsvec.vectors import (
     expected_records,
     release_vectors,
 )
-from dpsynth_assets.models.engines import Capability, EngineError, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
+from dpsynth_assets.models.engines.protocol import Capability, EngineError, Provenance
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
 from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.guarantees import NeighboringRelation

@@ -8,8 +8,8 @@ import pytest
 
 from dpsynth_assets.methods.epsvec.shots import SHOTS_FILE
 from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
-from dpsynth_assets.models.engines import Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets_tests.methods.test_text_form import DECLARED
 

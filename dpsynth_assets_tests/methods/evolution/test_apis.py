@@ -13,7 +13,7 @@ from dpsynth_assets.methods.evolution.apis import (
     read_prompts,
 )
 from dpsynth_assets.methods.evolution.prompts import PromptError
-from dpsynth_assets.models.engines import Generation, Provenance
+from dpsynth_assets.models.engines.protocol import Generation, Provenance
 from dpsynth_assets.models.prompt_templates import PromptTemplates, prompted
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
 

@@ -21,7 +21,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.methods.private_prediction.references import generate_public_only
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import JsonConstraint, sample_documents
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter

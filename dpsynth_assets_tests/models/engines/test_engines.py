@@ -8,14 +8,15 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.models.engines import (
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.engines.protocol import (
     Capability,
     Engine,
     EngineError,
     Sampling,
+    open_engine,
+    serving,
 )
-from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
-from dpsynth_assets.models.engines.protocol import open_engine, serving
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.transformers_decoder import decoder

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.models.engines import Capability, EngineError, Provenance, Sampling
 from dpsynth_assets.models.engines.openai_endpoint import (
     OpenAiEndpoint,
     _retry_after,
 )
+from dpsynth_assets.models.engines.protocol import Capability, EngineError, Provenance, Sampling
 
 KEY = "sk-very-secret"
 PUBLIC = {"provenance": Provenance.PUBLIC}

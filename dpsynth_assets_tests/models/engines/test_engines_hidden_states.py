@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig
 
 from dpsynth_assets.models.decoding.protocol import StateReading
-from dpsynth_assets.models.engines import EngineError, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.engines.protocol import EngineError, Provenance
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers, pooled_states
 
 _SMALL = {
@@ -127,7 +127,7 @@ def test_positions_that_follow_the_longest_text_of_a_pass_follow_a_private_text_
     short, long = [7, 8, 9] * 12, [5, 6] * 30
     alone = states(model, [short], [1])[1][0]
     np.testing.assert_array_equal(states(model, [long, short], [1])[1][1], alone)
-    padded = states(model, [short], [1], provenance=Provenance.PUBLIC)[1][0]
+    padded = states(model, [long, short], [1], provenance=Provenance.PUBLIC)[1][1]
     assert np.abs(padded - alone).max() > 1e-4
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.models.decoding import JsonConstraint
-from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets_tests.models.engines.decoder_logits import next_logits
 
 SCHEMA = json.dumps(

@@ -6,10 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-from dpsynth_assets.models.engines.protocol import close_engines, open_engine, serving
+from dpsynth_assets.models.engines.protocol import EngineError, close_engines, open_engine, serving
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets_tests.children import python
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.models.vllm_decoder import engine as vllm_engine
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 

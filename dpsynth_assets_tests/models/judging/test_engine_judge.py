@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from dpsynth_assets.models.engines import Engine, Generation, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import UsageCounter
+from dpsynth_assets.models.engines.protocol import Engine, Generation, Provenance
 from dpsynth_assets.models.judges import (
     PLAIN,
     EngineJudge,
