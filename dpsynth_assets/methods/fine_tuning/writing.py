@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -97,13 +97,7 @@ class DocumentWriter:
         drawn = replace(drawn, **asked)
         if self.engine is None:
             texts = self.generator.generate(
-                conditions,
-                top_p=drawn.top_p,
-                temperature=drawn.temperature,
-                seed=drawn.seed,
-                max_new_tokens=cast(int, drawn.max_new_tokens),  # One length for all rows.
-                batch_rows=ROWS_PER_FORWARD,
-                progress=progress,
+                conditions, drawn, batch_rows=ROWS_PER_FORWARD, progress=progress
             )
         else:
             texts = self._served(self.engine, conditions, drawn, progress)

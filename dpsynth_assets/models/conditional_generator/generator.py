@@ -14,7 +14,7 @@ Shape letters: R rows at hand, B pairs of a batch.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,31 +91,27 @@ class ConditionalGenerator(LanguageModel):
     def generate(
         self,
         conditions: Sequence[str],
+        sampling: Sampling | None = None,
         *,
-        top_p: float = 0.95,
-        temperature: float = 1.0,
-        seed: int = 0,
-        max_new_tokens: int | None = None,
         batch_rows: int = 256,
         progress: Callable[[float, str], None] | None = None,
+        **asked: Any,
     ) -> list[str]:
         """Samples one document for each of N conditions.
 
         Args:
             conditions: N condition texts; repeated ones give different documents.
-            top_p: Mass of the nucleus.
-            temperature: Divides the logits.
-            seed: Seed of the draws.
-            max_new_tokens: Longest document; the model's positions bound it too. None: as long as
-                the model's documents are.
+            sampling: How tokens are drawn; the model's positions bound a document's length too.
+                None: of a nucleus of 0.95, and as long as the model's documents are.
             batch_rows: Rows decoded together at most.
             progress: Called with the share of documents done and a public message.
+            asked: What is drawn otherwise, as fields of `Sampling`.
 
         Returns:
             N documents in the order of the conditions, each of at least one token.
         """
-        longest = max_new_tokens or self.max_document_tokens
-        sampling = Sampling(top_p=top_p, temperature=temperature, seed=seed, max_new_tokens=longest)
+        usual = Sampling(top_p=0.95, max_new_tokens=self.max_document_tokens)
+        sampling = replace(sampling or usual, **asked)
         encoder, count = self.encoder, len(conditions)
         sources = encoder.distinct_conditions(conditions, self.max_condition_tokens)
         end = encoder.end_token_id
@@ -129,7 +125,7 @@ class ConditionalGenerator(LanguageModel):
         written = written_tokens(
             EncoderDecoder(self) if self.has_encoder else TransformersDecoder(self.model),
             [sources[condition] for condition in conditions],
-            [encoder.document_bound(longest)] * count,
+            [encoder.document_bound(max(sampling.limits(1)))] * count,
             sampling,
             rules,
             batch_rows=batch_rows,
@@ -200,42 +196,28 @@ class EncoderDecoder(Decoder):
     attention_limit = None  # Bounds of conditions and documents are the generator's own.
 
     def __init__(self, generator: ConditionalGenerator) -> None:
-        self._model = generator.model
-        self._start, self._filler = generator.encoder.start, generator.encoder.pad_token_id
-        self.device, self.dtype = self._model.device, self._model.dtype
+        self.model = model = generator.model
+        self.device, self.dtype = model.device, model.dtype
+        self.start, self.filler = generator.encoder.start, generator.encoder.pad_token_id
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
-        columns = reading.max_new_tokens + len(self._start)
-        return EncodedContexts(self._model, prompts, self._start, self._filler, columns)
+        return EncodedContexts(self, prompts, reading.max_new_tokens + len(self.start))
 
 
 class EncodedContexts:
     """Rows that attend to their encoded condition; all write their next token at the same step."""
 
     def __init__(
-        self,
-        model: Any,
-        conditions: Sequence[Sequence[int]],
-        start: Sequence[int],
-        filler: int,
-        columns: int,
+        self, decoder: EncoderDecoder, conditions: Sequence[Sequence[int]], columns: int
     ) -> None:
-        """Encodes R conditions.
-
-        Args:
-            model: A transformers model with an encoder.
-            conditions: R token sequences.
-            start: Tokens that the decoder begins with.
-            filler: Fills up shorter conditions; masked.
-            columns: Tokens of a row's decoder at most.
-        """
+        """Encodes R conditions, for at most `columns` tokens of a row's decoder."""
         import torch
 
-        self._model, self._start = model, start
-        tokens = padded(conditions, filler).to(model.device)
-        self._mask = padded([[1] * len(ids) for ids in conditions], 0).to(model.device)
+        self._model, self._start = decoder.model, decoder.start
+        tokens = padded(conditions, decoder.filler).to(decoder.device)
+        self._mask = padded([[1] * len(ids) for ids in conditions], 0).to(decoder.device)
         with torch.no_grad():
-            encode = model.get_encoder()
+            encode = decoder.model.get_encoder()
             self._states = encode(input_ids=tokens, attention_mask=self._mask).last_hidden_state
         self._cache = growing_cache(columns)
 

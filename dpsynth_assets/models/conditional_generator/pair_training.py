@@ -75,15 +75,10 @@ def read_pairs(spec: PairTrainingSpec, start: int = 0) -> Iterator[Pair]:
     columns = [spec.document, *([spec.condition] if spec.condition else spec.aspects.values())]
     skipped = start % file.metadata.num_rows
     while True:
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if skipped >= rows:
-                skipped -= rows
-                continue
-            for part in file.iter_batches(row_groups=[group], columns=list(dict.fromkeys(columns))):
-                for row in part.to_pylist()[skipped:]:
-                    yield _condition(spec, row), _text(row[spec.document])
-                skipped = max(0, skipped - len(part))
+        for part in file.iter_batches(columns=list(dict.fromkeys(columns))):
+            for row in part.slice(min(skipped, len(part))).to_pylist():
+                yield _condition(spec, row), _text(row[spec.document])
+            skipped = max(0, skipped - len(part))
 
 
 def train_on_pairs(

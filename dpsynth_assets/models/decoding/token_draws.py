@@ -22,10 +22,6 @@ _MARGIN = 0.99
 """Covers the rounding of probabilities."""
 _FIRST_LOOK = 8
 """Probabilities this many times as large as any nucleus could need are looked through first."""
-_FEW = 1 << 11
-"""Probabilities that are sorted sooner than they are put into buckets."""
-_SHIFT = 18
-"""Bits of a float32 without those by which probabilities differ within a 32nd of an octave."""
 
 
 def uniforms(seed: int, rows: Sequence[int], draws: int) -> np.ndarray:
@@ -142,23 +138,12 @@ def _draw_from_nucleus(probabilities: np.ndarray, uniform: float, top_p: float) 
 def _nucleus(values: np.ndarray, top_p: float) -> np.ndarray:
     """Lists the ascending places of the fewest of (n,) probabilities that reach top_p together.
 
-    Of equal ones it takes the first, and everything where all together do not reach it. Few are
-    sorted. Of many the leading bits of a float are a bucket: the buckets' masses say in which of
-    them the nucleus ends, and only that bucket's values are sorted.
+    Of equal ones it takes the first, and everything where all together do not reach it.
     """
-    own, before = values, 0.0
-    if len(values) > _FEW:
-        bits = values.view(np.int32) >> _SHIFT
-        depths = bits.max() - bits
-        reached = np.bincount(depths, weights=values).cumsum()
-        last = min(int(np.searchsorted(reached, top_p)), len(reached) - 1)
-        own, before = values[depths == last], reached[last - 1] if last else 0.0
-    own = np.sort(own)[::-1]
-    mass = before + own.cumsum(dtype=np.float64)
-    count = min(int(np.searchsorted(mass, top_p)), len(own) - 1) + 1
+    own = np.sort(values)[::-1]
+    count = min(int(np.searchsorted(own.cumsum(dtype=np.float64), top_p)), len(own) - 1) + 1
     inside = np.flatnonzero(values >= own[count - 1])
-    surplus = int(np.searchsorted(-own, -own[count - 1], side="right")) - count
-    if surplus:
+    if surplus := len(inside) - count:
         inside = np.delete(inside, np.flatnonzero(values[inside] == own[count - 1])[-surplus:])
     return inside
 

@@ -286,20 +286,16 @@ class DecoderEngine(LocalEngine):
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
         """Turns what torch and the decoder say into one line without any text."""
-        import torch
-
         from dpsynth_assets.models.language_model import LanguageModelError
 
         try:
             yield
         except EngineError:
             raise
-        except (torch.OutOfMemoryError, MemoryError):
-            raise EngineError(self._memory_message()) from None
         except (ValueError, LanguageModelError) as error:
             raise EngineError(str(error).splitlines()[0]) from None
-        except RuntimeError as error:
-            if "memory" in str(error):
+        except (MemoryError, RuntimeError) as error:  # Torch's is of the latter kind.
+            if isinstance(error, MemoryError) or "memory" in str(error):
                 raise EngineError(self._memory_message()) from None
             raise
 

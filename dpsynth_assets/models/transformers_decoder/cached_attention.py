@@ -99,16 +99,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers, as transformers names them."""
 
 
-def text_model(model: Any) -> Any:
-    """The decoder without its head; of a model that reads images too, the one that reads text."""
-    return model.get_decoder()
-
-
-def text_config(model: Any) -> Any:
-    """The configuration of `text_model`, in which vocabulary, positions and window stand."""
-    return model.config.get_text_config()
-
-
 def sliding_window(config: Any) -> int | None:
     """Columns that a layer with a window attends to, its own included; None without such layers."""
     window = getattr(config, "sliding_window", None) or None
@@ -129,7 +119,7 @@ def attention_masks(model: Any, positions: "torch.Tensor", columns: int) -> Any:
     """
     import torch
 
-    config = text_config(model)
+    config = model.config.get_text_config()
     ages = positions[:, None, :, None] - torch.arange(columns, device=positions.device)
 
     def mask(hidden: "torch.Tensor") -> "torch.Tensor":
@@ -232,7 +222,7 @@ def group_queries(model: Any) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    config = text_config(model)
+    config = model.config.get_text_config()
     if config._attn_implementation == "sdpa":
         AttentionInterface.register(_NAME, grouped_query_attention)
         AttentionMaskInterface.register(_NAME, sdpa_mask)

@@ -18,8 +18,6 @@ from dpsynth_assets.models.transformers_decoder.cached_attention import (
     RowwiseCache,
     attention_masks,
     group_queries,
-    text_config,
-    text_model,
 )
 from dpsynth_assets.models.transformers_decoder.cuda_norms import fuse_norms
 from dpsynth_assets.models.transformers_decoder.memory import (
@@ -199,7 +197,8 @@ class PackedContexts:
         import torch
 
         if not len(self):
-            return torch.zeros((0, text_config(self._model).vocab_size), device=self._device)
+            vocabulary = self._model.config.get_text_config().vocab_size
+            return torch.zeros((0, vocabulary), device=self._device)
         COUNTS.written += len(self)
         # public: lengths of drawn texts. On CUDA attention reads what a row may look at alone.
         on_device = self._device.type == "cuda"
@@ -254,12 +253,11 @@ class PackedContexts:
         for prefix, members in groups.items():
             own = [list(prompts[index]) for index in members]
             rows = slice(first, first + filled_up(len(own), rows_per_pass))
-            taken = slice(first, first + len(own))
-            row_of[members] = torch.arange(taken.start, taken.stop)
-            self._lengths[taken] = torch.tensor([len(p) for p in own], device=self._device)
-            self._last_tokens[taken] = torch.tensor([p[-1] for p in own], device=self._device)
+            row_of[members] = torch.arange(first, first + len(own))
             self._prefill_group(own, len(prefix), rows, rows_per_pass)
             first = rows.stop
+        ends = torch.tensor([(len(each), each[-1]) for each in prompts], device=self._device)
+        self._lengths[row_of], self._last_tokens[row_of] = ends.long().view(-1, 2).unbind(1)
         return row_of
 
     def _prefill_group(
@@ -290,7 +288,7 @@ class PackedContexts:
         last = first_column + tokens.shape[1]
         positions = torch.arange(first_column, last, device=self._device)[None]
         with torch.no_grad():
-            text_model(self._model)(
+            self._model.get_decoder()(
                 input_ids=tokens,
                 attention_mask=attention_masks(self._model, positions, last),
                 position_ids=positions.expand_as(tokens),

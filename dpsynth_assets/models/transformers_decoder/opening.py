@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
-from dpsynth_assets.models.transformers_decoder.cached_attention import (
-    sliding_window,
-    text_config,
-)
+from dpsynth_assets.models.transformers_decoder.cached_attention import sliding_window
 from dpsynth_assets.models.transformers_decoder.decoder import PackedContexts, TransformersDecoder
 from dpsynth_assets.privacy.cpu import run_alone, shares_weights
 
@@ -98,7 +95,7 @@ def _compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
     import torch
 
     model = shares_weights(model).eval()
-    config = text_config(model)
+    config = model.config.get_text_config()
     if sliding_window(config):
         config.sliding_window = min(config.sliding_window, _WINDOW)
     columns = min(_COLUMNS, (attention_limit(model.config) or _COLUMNS + _NEW) - _NEW)

@@ -4,20 +4,18 @@ import atexit
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.models.language_model import weights_state
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
 if TYPE_CHECKING:
-    from dpsynth_assets.datasets.public_spec import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
 
 _opened: dict[tuple[Any, ...], VllmDecoder] = {}
 _lock = RLock()
 
 
-def opened_decoder(
-    language_model: "LanguageModel", spec: "EngineSpec | None" = None
-) -> VllmDecoder:
+def opened_decoder(language_model: "LanguageModel", spec: EngineSpec | None = None) -> VllmDecoder:
     """Opens a language model in vLLM, or returns the one that is open.
 
     Another model, or other weights in the same place, closes what was open before: a GPU has memory
@@ -30,15 +28,15 @@ def opened_decoder(
     Raises:
         VllmDecoderError: One line: vLLM is not installed, or cannot load the model or its cache.
     """
-    source, share = language_model.source, 0.9 if spec is None else spec.memory_fraction
-    cache_gib = None if spec is None else spec.cache_gib
-    key = (source, language_model.dtype, weights_state(source), share, cache_gib)
+    source, spec = language_model.source, spec or EngineSpec(kind="vllm")
+    memory: dict[str, Any] = {"memory_fraction": spec.memory_fraction, "cache_gib": spec.cache_gib}
+    key = (source, language_model.dtype, weights_state(source), *memory.values())
     with _lock:
-        if key in _opened and not _opened[key].is_stopped:
-            return _opened[key]
-        close_decoders()
-        _opened[key] = VllmDecoder(language_model, memory_fraction=share, cache_gib=cache_gib)
-        return _opened[key]
+        found = _opened.get(key)
+        if found is None or found.is_stopped:
+            close_decoders()
+            found = _opened[key] = VllmDecoder(language_model, **memory)
+        return found
 
 
 def close_decoders() -> None:
