@@ -19,7 +19,6 @@ from dpsynth_assets.models.vllm_decoder.lockstep import (
     Step,
     VllmContexts,
     VllmDecoderError,
-    Written,
 )
 from dpsynth_assets.models.vllm_decoder.process import opened_llm, stop
 
@@ -323,18 +322,12 @@ class VllmDecoder(Decoder):
         return self._stopped
 
     def _step(self, group: _Group, tokens: Sequence[int], written: Sequence[int]) -> "torch.Tensor":
-        known = [*map(Document, written, tokens), *(Document(0, 0) for _ in group.fillers)]
-        members = [*group.members, *group.fillers]
-        documents = [
-            Written(
-                group.request(member), max(each.length - 1, 0), each.last if each.length else None
-            )
-            for member, each in zip(members, known, strict=True)
-        ]
+        known = dict(zip(group.members, map(Document, written, tokens), strict=True))
+        known |= dict.fromkeys(group.fillers, Document(0, 0))
+        documents = {group.request(member): each for member, each in known.items()}
         self._scheduler.write(documents)
         self._llm.collective_rpc("dpsynth_write", args=(documents,))
-        by_member = dict(zip(members, known, strict=True))
-        step = Step(group.name, by_member, self._partial_rows)
+        step = Step(group.name, known, self._partial_rows)
         self._processor.expect(step)
         self._scheduler.release_group(group.name)
         while not step.done:

@@ -58,6 +58,16 @@ class Document(NamedTuple):
     length: int
     last: int
 
+    @property
+    def kept(self) -> int:
+        """Tokens that it had before its last."""
+        return max(self.length - 1, 0)
+
+    @property
+    def token(self) -> int | None:
+        """The last token; None where a document begins."""
+        return self.last if self.length else None
+
     def is_in(self, written: Sequence[int]) -> bool:
         """Says whether the runner has a document of this length with this end."""
         return len(written) == self.length and (not written or written[-1] == self.last)
@@ -136,20 +146,6 @@ def _broken(got: str) -> str:
     )
 
 
-class Written(NamedTuple):
-    """What a request's document becomes.
-
-    Attributes:
-        request: Its name.
-        kept: Tokens of the document that stay.
-        token: The token that follows them; None where a document begins.
-    """
-
-    request: str
-    kept: int
-    token: int | None
-
-
 class LockstepWorker:
     """Mixed into vLLM's worker class; called by name through `LLM.collective_rpc`."""
 
@@ -163,18 +159,19 @@ class LockstepWorker:
         (own,) = (each for each in processors if isinstance(each, LockstepLogits))
         return own, self.model_runner
 
-    def dpsynth_write(self, documents: Sequence[Written]) -> None:
+    def dpsynth_write(self, documents: Mapping[str, Document]) -> None:
         """Cuts documents and appends to them; what vLLM sampled since is dropped.
 
         Raises:
             KeyError: A document of at least one token whose prompt was never read.
         """
         runner = self.model_runner
-        for request, kept, token in documents:
+        for request, document in documents.items():
+            token = document.token
             if request not in runner.requests and token is None:
                 continue  # its prompt was not read yet
             state = runner.requests[request]
-            del state.output_token_ids[kept:]
+            del state.output_token_ids[document.kept :]
             place = runner.input_batch.req_id_to_index.get(request)
             if token is not None:
                 state.output_token_ids.append(token)

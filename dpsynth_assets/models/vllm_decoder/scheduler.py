@@ -4,6 +4,7 @@ Written against the hooks of vLLM 0.32's scheduler (`_reserve_prefill_lookahead`
 tokens of a request a step takes, `_handle_blocked_waiting_request` whether one may begin).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: TID253 (vLLM loads it)
@@ -14,10 +15,10 @@ from dpsynth_assets.models.vllm_decoder.lockstep import (
     BALLAST,
     GROUP,
     MEMBER,
+    Document,
     LockstepError,
     Row,
     Step,
-    Written,
 )
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ class LockstepScheduler(Scheduler):
         """Lets the members of one group run; None: of none."""
         self._released = group
 
-    def write(self, documents: list[Written]) -> None:
+    def write(self, documents: Mapping[str, Document]) -> None:
         """Cuts members' documents and appends to them; their last token is to be read then.
 
         Raises:
             LockstepError: A document would grow by more than one token.
         """
-        for request, kept, token in documents:
-            self._write(self.requests[request], kept, token)
+        for request, document in documents.items():
+            self._write(self.requests[request], document.kept, document.token)
 
     def add_request(self, request: Any) -> None:
         """Takes a request of a group."""
