@@ -14,7 +14,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +352,10 @@ def find_secrets(
     texts, ids = records["text"].to_list(), records["record_id"].to_list()
     found: list[tuple[str, str, int]] = []
     for place, kind in enumerate(declared.kinds):
-        share = partial(_share_of_part, progress, place, len(declared.kinds))
+
+        def share(part: float, place: int = place) -> None:
+            progress((place + part) / len(declared.kinds))
+
         detector = detector_of(kind, texts, None if rare is None else rare.get(kind.name, ()))
         if detector is None:
             held = [sorted((of_columns or {}).get(kind.name, {}).get(one, ())) for one in ids]
@@ -388,8 +391,3 @@ def merged_dictionary(each: Iterable[pl.DataFrame]) -> SecretDictionary:
     """
     counted = pl.concat(each).group_by("kind", "value").agg(pl.col("records").sum())
     return SecretDictionary(secrets=counted.sort("kind", "value"))
-
-
-def _share_of_part(progress: ShareCallback, place: int, parts: int, share: float) -> None:
-    """Reports the share of one of several equal parts as a share of the whole."""
-    progress((place + share) / parts)
