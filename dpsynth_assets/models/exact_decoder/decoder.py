@@ -279,7 +279,7 @@ def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[tuple[sl
     """Cuts the tokens of a pack into parts that attend together: all rows of a step.
 
     In a prefill rows of equal length do, as far as their scores fit the processor's cache, and
-    longer rows in parts.
+    longer rows some queries at a time.
     """
     parts, row, first = [], pack.first_row, 0
     for length, run in groupby(pack.lengths):
