@@ -5,7 +5,8 @@ from functools import partial
 import dagster as dg
 import pytest
 
-from dpsynth_assets.models.engines.protocol import opened_once, protocol as subject
+from dpsynth_assets.models.engines import protocol as subject
+from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.orchestration.resources.stores import Models
 
 

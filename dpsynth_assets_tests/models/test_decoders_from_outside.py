@@ -7,13 +7,13 @@ from pydantic import ValidationError
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.models.decoding import open_decoder
+from dpsynth_assets.models.engines import protocol
 from dpsynth_assets.models.engines.protocol import (
     EngineError,
     Provenance,
     Sampling,
     close_engines,
     open_engine,
-    protocol,
 )
 
 MODULE = """
