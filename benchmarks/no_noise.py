@@ -28,9 +28,9 @@ from dpsynth_assets.methods.epsvec.stages import (
     CANDIDATES,
     NEGATIVES,
     SHOTS,
-    OpensReader,
     StageWork,
 )
+from dpsynth_assets.methods.epsvec.states import open_reader
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.evolution.apis import open_api
@@ -309,13 +309,8 @@ def steered(plain: Plain, rows: int) -> pl.DataFrame:
         work(done).make_negatives(folders[NEGATIVES], silent)
         negatives = Negatives.load(folders[NEGATIVES])
     engine = plain.public.engine
-    reader = OpensReader(
-        config=method.config,
-        terms=terms,
-        opens_engine=lambda: engine,
-        shots=shots.leading(method.config.shots),
-        layers=negatives.layers,
-    ).over(engine)
+    leading = shots.leading(method.config.shots)
+    reader = open_reader(engine, method.config, terms, leading, negatives.layers)
     writer = Writer(
         engine=engine,
         scaffold=reader.scaffold,

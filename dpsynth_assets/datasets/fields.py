@@ -200,7 +200,7 @@ class DatasetFileError(ValueError):
 
 
 def problems_of(
-    error: ValidationError, file: Path, model: type[Declaration], attributes: Any
+    error: ValidationError, file: Path | str, model: type[Declaration], attributes: Any
 ) -> list[Problem]:
     """Translates a validation error; a value is one the public YAML file holds."""
     found = error.errors()
@@ -234,7 +234,7 @@ def _is_other_branch(detail: Any, found: Sequence[Any]) -> bool:
     )
 
 
-def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any) -> Problem:
+def _problem(detail: Any, file: Path | str, model: type[Declaration], attributes: Any) -> Problem:
     path = _path(detail, attributes)
     if detail["type"] == REFUSAL:
         told = dict(detail["ctx"])

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from dpsynth_assets.datasets.fields import Declaration
 from dpsynth_assets.datasets.public_spec import (
     ConditionalGeneratorSpec,
     EngineSpec,
@@ -35,20 +36,7 @@ from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.secret_noise import SecretPromise
 
 
-class Settings(BaseModel):
-    """Settings in a dataset file. What stands behind a field in words is its description."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Puts each description on one line, as tables and refusals show it."""
-        for field_info in cls.model_fields.values():
-            if field_info.description is not None:
-                field_info.description = " ".join(field_info.description.split())
-
-
-class MethodConfig(Settings):
+class MethodConfig(Declaration):
     """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
 
     constants: ClassVar[Mapping[str, Any]] = {}
@@ -225,6 +213,9 @@ class Method(Staged[ConfigT]):
 
         Args:
             target_epsilon: ε this release may cost on its own at the cohort's δ.
+
+        Raises:
+            ValueError: It cannot run, for a reason in public facts; `priced` makes it a refusal.
         """
 
 
@@ -247,7 +238,6 @@ def planned(  # noqa: PLR0913 - a plan has these parts
     form: TextForm = FREE,
     free: frozenset[str] = frozenset(),
     guarantee: GuaranteeType | None = None,
-    epsilon: float | None = None,
     tokens_per_batch: int | None = None,
     rows_estimate: int | None = None,
     tail: Tail | None = None,
@@ -262,9 +252,8 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         form: Form of the texts that it writes.
         free: Parameters that no stage's release depends on.
         guarantee: What is guaranteed, where settings decide; else that of the class.
-        epsilon: ε of all mechanisms together.
         tokens_per_batch: Private tokens of a batch.
-        rows_estimate: Rows obtainable.
+        rows_estimate: Rows obtainable, where a stage releases them.
         tail: Share of private draws on tokens that no context proposes.
         rests_on: For each stage, what its sensitivity rests on.
     """
@@ -291,25 +280,52 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         )
         for stage in method.stages()
     )
+    writing = method.writing()
     return MethodPlan(
         guarantee=guarantee or method.guarantee,
         parameters=parameters,
         stages=stages,
-        epsilon=epsilon,
+        terms=method.terms,
         tokens_per_batch=tokens_per_batch,
-        rows_estimate=rows_estimate,
+        rows_estimate=rows_estimate if writing is None else writing.rows,
         tail=tail,
         free_settings=free,
     )
 
 
-def refused(
-    method: Staged[Any], refusal: str, parameters: Mapping[str, Any] | None = None
-) -> MethodPlan:
+def priced(method: "Method[Any]", target_epsilon: float) -> MethodPlan:
+    """Plans a method, or says in one line why it cannot run.
+
+    Args:
+        method: Bound to its settings and its cohort.
+        target_epsilon: As `Method.plan` takes it.
+    """
+    try:
+        if spends(method) and method.guarantee is GuaranteeType.DP:
+            require_share(method, target_epsilon)
+        return method.plan(target_epsilon)
+    except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
+        return refused(method, " ".join(str(error).split()))
+
+
+def require_share(method: Staged[Any], target_epsilon: float) -> None:
+    """Checks that a release has a share of the budget.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if target_epsilon <= 0:
+        raise ValueError(
+            f"Expected a budget_share for {method.name}, got none: the other releases take the "
+            "whole budget. Lower their shares in the dataset file."
+        )
+
+
+def refused(method: Staged[Any], refusal: str) -> MethodPlan:
     """Makes a plan that charges nothing, writes nothing, and says why in one line."""
     return MethodPlan(
         guarantee=method.guarantee,
-        parameters=parameters or {},
+        parameters={},
         stages=method.stages(),
         rows_estimate=0,
         refusal=refusal,

@@ -166,8 +166,9 @@ def _vector_task() -> VectorTask:
         model=engine.name,
     )
     return VectorTask(
-        opens_reader=None,
+        opens_engine=None,
         reader=Here(reader),
+        shots=labels,
         negatives=negatives,
         noise=NOISE,
         config=EpsVecConfig(),

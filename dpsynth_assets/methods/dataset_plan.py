@@ -14,7 +14,7 @@ from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSp
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
-from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.plan_cache import remembered_call
 from dpsynth_assets.methods.provenance import Part, PlanGraph
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, SHARED, MethodPlan, Stage, Step, Writing
 from dpsynth_assets.models.prompt_templates import (
@@ -23,7 +23,7 @@ from dpsynth_assets.models.prompt_templates import (
     default_templates,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, epsilon_with_inputs
-from dpsynth_assets.privacy.events import POST_PROCESSING, Event, event_to_json
+from dpsynth_assets.privacy.events import POST_PROCESSING, Event
 from dpsynth_assets.privacy.guarantees import RESTS_ON, GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease, ReleaseRequest, SecretTerms
 from dpsynth_assets.privacy.ledger.charges import is_secret
@@ -195,15 +195,15 @@ class DatasetPlan:
             return None
         own = self.graph.nodes[planned.corpus].event
         events = [*self.graph.events_behind(planned.corpus), *(() if own is None else (own,))]
-        terms = self.budget
-        key = {
-            "epsilon of": [event_to_json(event) for event in events],
-            "at": [terms.delta, terms.accountant, terms.epsilon],
-        }
-        found = remembered(
-            key, lambda: epsilon_with_inputs(events, terms.delta, terms.accountant, terms.epsilon)
+        return float(
+            remembered_call(
+                epsilon_with_inputs,
+                charges=events,
+                delta=self.budget.delta,
+                accountant=self.budget.accountant,
+                budget_epsilon=self.budget.epsilon,
+            )
         )
-        return float(found)
 
     def method(self, folder: str) -> PlannedMethod:
         """The planned method of one folder.

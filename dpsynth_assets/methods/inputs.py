@@ -228,7 +228,6 @@ class PublicInputs:
         opens_engine: Opens the same engine again, in a worker; it is sent there.
         released: Releases of earlier stages of the same method, by stage.
         corpora: Published rows of other methods of the cohort that this one builds on, by folder.
-        generators: Folders of the fine-tuned weights that wrote such rows, where weights did.
         reopened: Opens the models among these values again, in another process; None where they
             came from no public base.
     """
@@ -247,7 +246,6 @@ class PublicInputs:
     opens_engine: Callable[[], Any] | None = None
     released: Mapping[str, Released] = field(default_factory=dict)
     corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
-    generators: Mapping[str, Path] = field(default_factory=dict)
     reopened: "Callable[[], PublicInputs] | None" = field(default=None, repr=False)
 
     def required(self, name: str) -> Any:

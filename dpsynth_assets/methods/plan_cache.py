@@ -15,15 +15,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpsynth_assets.files.kept import JSON, Form, kept_file
-from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import training_noise_multiplier
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
-from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent, event_to_json
+from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.base import CohortTerms
 
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
 """Packages whose versions decide the last digits of a calibration."""
@@ -33,7 +37,8 @@ def remembered(key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
     """Returns the value kept under `key`, or computes it and keeps it.
 
     Args:
-        key: Everything the value depends on, as JSON values; package versions are added.
+        key: Everything the value depends on: JSON values, events, declarations; package versions
+            are added.
         compute: Computes the value, a JSON value; called when nothing readable is kept.
 
     Returns:
@@ -43,22 +48,32 @@ def remembered(key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
     def read(place: Path) -> dict[str, Any]:
         return {"value": JSON.read(place)["value"]}
 
-    place = home().plans / f"{_digest(key)}.json"
+    stated = json.dumps({"key": key, "versions": _versions()}, sort_keys=True, default=_stated)
+    place = home().plans / f"{hashlib.sha256(stated.encode()).hexdigest()[:32]}.json"
     form = Form(read, JSON.write)
-    return kept_file(place, lambda: {"key": key, "value": compute()}, form)["value"]
+    return kept_file(place, lambda: {**json.loads(stated), "value": compute()}, form)["value"]
 
 
-def remembered_epsilon(events: Sequence[Event], terms: CohortTerms) -> float:
+def remembered_call(function: Callable[..., Any], **arguments: Any) -> Any:
+    """What a pure function of public facts gives, kept under its name and its arguments.
+
+    Args:
+        function: Of a module; another result of the same arguments needs another name.
+        **arguments: Everything that the value depends on.
+    """
+    key = {"call": f"{function.__module__}.{function.__name__}", **arguments}
+    return remembered(key, lambda: function(**arguments))
+
+
+def remembered_epsilon(events: Sequence[Event], terms: "CohortTerms") -> float:
     """ε of events together, for people who plan; the ledger composes the events itself."""
-    key = {
-        "epsilon of": [event_to_json(event) for event in events],
-        "at": [terms.delta, terms.accountant],
-    }
-    return float(remembered(key, lambda: epsilon_of(events, terms.delta, terms.accountant)))
+    return float(
+        remembered_call(epsilon_of, events=events, delta=terms.delta, accountant=terms.accountant)
+    )
 
 
 def sampled_steps(
-    terms: CohortTerms, sampling_probability: float, steps: int
+    terms: "CohortTerms", sampling_probability: float, steps: int
 ) -> PoissonGaussianEvent:
     """Steps over Poisson samples of a cohort, at noise multiplier 1."""
     return dp_sgd_event(
@@ -71,7 +86,7 @@ def sampled_steps(
 
 
 def sampled_noise(
-    terms: CohortTerms, *, sampling_probability: float, steps: int, target_epsilon: float
+    terms: "CohortTerms", *, sampling_probability: float, steps: int, target_epsilon: float
 ) -> float:
     """Finds the least noise multiplier of T steps over Poisson samples, in seconds or from a file.
 
@@ -81,30 +96,20 @@ def sampled_noise(
         steps: T.
         target_epsilon: ε that all steps may cost alone at δ.
     """
-    asked: dict[str, Any] = {
-        "sampling_probability": sampling_probability,
-        "steps": steps,
-        "target_epsilon": target_epsilon,
-    }
-    # Only a filter looks at the whole budget.
-    budget = {"budget_epsilon": terms.epsilon} if terms.accountant == "zcdp" else {}
-    key = {"calibration": "sampled steps", **asked, **budget, **terms.priced_by}
-
-    def find() -> float:
-        return training_noise_multiplier(
-            sampled_steps(terms, sampling_probability, steps),
+    return float(
+        remembered_call(
+            training_noise_multiplier,
+            training=sampled_steps(terms, sampling_probability, steps),
             target_epsilon=target_epsilon,
             budget_epsilon=terms.epsilon,
             delta=terms.delta,
             accountant=terms.accountant,
         )
+    )
 
-    return float(remembered(key, find))
 
-
-def _digest(key: Mapping[str, Any]) -> str:
-    text = json.dumps({"key": key, "versions": _versions()}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _stated(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else [type(value).__name__, vars(value)]
 
 
 @cache

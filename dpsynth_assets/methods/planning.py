@@ -19,7 +19,7 @@ from dpsynth_assets.datasets import (
     PublicDataSpec,
 )
 from dpsynth_assets.datasets.standing import declared_base
-from dpsynth_assets.methods.base import CohortTerms, Method, refused, spends
+from dpsynth_assets.methods.base import CohortTerms, Method, priced, refused, spends
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
@@ -36,7 +36,7 @@ from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.events import Event, event_to_json
+from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import SecretTerms
@@ -237,32 +237,20 @@ def _plan_method(
     if overclaimed is not None and method.guarantee is GuaranteeType.SECRET:
         plan = refused(method, overclaimed)
     else:
-        plan = _priced(method, target_epsilon)
+        plan = _readable(priced(method, target_epsilon))
     return PlannedMethod(
         spec=entry, method=method, share=share, target_epsilon=target_epsilon, plan=plan
     )
 
 
-def _priced(method: Method[Any], target: float) -> MethodPlan:
-    """Plans a method, or says why it cannot run."""
-    if target <= 0 and spends(method) and method.guarantee is GuaranteeType.DP:
-        return refused(
-            method,
-            f"Expected a budget_share for {method.name}, got none: the other releases take the "
-            "whole budget. Lower their shares in the dataset file.",
-        )
-    try:
-        return _readable(method, method.plan(target))
-    except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
-        return refused(method, " ".join(str(error).split()))
-
-
-def _readable(method: Method[Any], plan: MethodPlan) -> MethodPlan:
+def _readable(plan: MethodPlan) -> MethodPlan:
     """Refuses a plan whose text would be mostly tail."""
-    tail = plan.tail
-    if tail is None or tail.refusal is None:
+    if plan.tail is None or plan.tail.refusal is None:
         return plan
-    return replace(refused(method, tail.refusal, plan.parameters), tail=tail)
+    unpaid = tuple(replace(stage, mechanism=None) for stage in plan.stages)
+    return replace(
+        plan, stages=unpaid, rows_estimate=0, tokens_per_batch=None, refusal=plan.tail.refusal
+    )
 
 
 def reference_settings(plan: DatasetPlan) -> Any:
@@ -388,7 +376,7 @@ def fitted_scale(
     events = events_at(1.0)
     if not events:
         return 1.0  # Nothing is paid: every method is refused, or free.
-    key = {"scale of": [event_to_json(event) for event in events], "at": [epsilon, delta]}
+    key = {"scale of": events, "at": [epsilon, delta]}
 
     def find() -> float:
         cost = lambda factor: epsilon_of(events_at(factor), delta, "tight")  # noqa: E731

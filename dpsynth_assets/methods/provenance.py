@@ -75,6 +75,15 @@ class Node:
         return step
 
     @property
+    def generators(self) -> dict[str, str]:
+        """Stages whose fine-tuned weights it reads, by their methods' folders."""
+        return {
+            folder: node
+            for folder, node in self.corpora.items()
+            if node.endswith(f"/{FINETUNED_GENERATOR}")
+        }
+
+    @property
     def event(self) -> Event | None:
         """What is charged for it alone; None where nothing is, or an ex-post bound alone."""
         return None if self.stage is None else self.part.plan.charges.get(self.stage.name)
@@ -120,9 +129,10 @@ class PlanGraph(Provenance):
         follows = {TOPIC_HISTOGRAM} & {node.name.removeprefix(f"{SHARED}/") for node in found}
         for planned in known.values():
             own, corpora = f"{planned.folder}/", _corpora(planned, known)
-            for stage in planned.plan.stages:
-                read = corpora if stage.reads_corpora else {}
-                found.append(Node(spec, base, planned, stage, _read(planned, stage), read))
+            found += [
+                Node(spec, base, planned, stage, _read(planned, stage), corpora)
+                for stage in planned.plan.stages
+            ]
             if planned.writing is not None:
                 topics = follows if planned.writing.follows_topics else ()
                 rows = {each.name: own + each.name for each in planned.plan.stages}

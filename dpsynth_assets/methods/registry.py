@@ -6,11 +6,12 @@ name is the method's and whose value is its class: nothing here changes.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.datasets.fields import suggest
+from dpsynth_assets.datasets.fields import Problem, problems_of, suggest
 from dpsynth_assets.files.from_outside import with_those_of_others
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
@@ -85,29 +86,23 @@ def bound_method(name: str, settings: Mapping[str, Any], terms: CohortTerms) -> 
     return kind(kind.config_type.model_validate(chosen), terms)
 
 
-def check_settings(method_name: str, settings: Mapping[str, Any]) -> list[str]:
-    """Lists what is wrong with a method's settings, one clear line each; empty if nothing is."""
-    if method_name not in REGISTRY:
-        return [
-            f"method: expected a method, got {method_name!r}. "
-            f"{suggest(method_name, sorted(REGISTRY))}"
-        ]
+def check_settings(method_name: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Reports what a method does not accept, by field of its settings; the caller names the file.
+
+    Raises:
+        KeyError: There is no such method.
+    """
+    kind = get_method(method_name)
     try:
-        REGISTRY[method_name].config_type.model_validate(dict(settings))
+        kind.config_type.model_validate(dict(settings))
     except ValidationError as error:
-        return [_problem(method_name, problem) for problem in error.errors()]
+        found = problems_of(error, "", kind.config_type, settings)
+        return [_removed(problem, kind.config_type.constants) for problem in found]
     return []
 
 
-def _problem(method_name: str, problem: Mapping[str, Any]) -> str:
-    field = ".".join(str(part) for part in problem["loc"])
-    fields = sorted(REGISTRY[method_name].config_type.model_fields)
-    if problem["type"] == "extra_forbidden":
-        constants = REGISTRY[method_name].config_type.constants
-        remedy = suggest(field, fields)
-        if field in constants:
-            remedy = f"It was removed: its value is always {json.dumps(constants[field])}. Drop it."
-        return f"{field}: {method_name} has no such setting. {remedy}"
-    message = problem["msg"].removeprefix("Value error, ")
-    got = "" if problem["type"] in {"missing", "value_error"} else f", got {problem['input']!r}"
-    return f"{field + ': ' if field else ''}{message}{got}"
+def _removed(problem: Problem, constants: Mapping[str, Any]) -> Problem:
+    if problem.field not in constants:
+        return problem
+    value = json.dumps(constants[problem.field])
+    return replace(problem, remedy=f"It was removed: its value is always {value}. Drop it.")

@@ -15,16 +15,17 @@ that only in keeping the shares.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field
 
+from dpsynth_assets.datasets.fields import Declaration, Refusal
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.methods.base import CohortTerms, Settings
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
 from dpsynth_assets.models.judges import (
@@ -52,7 +53,7 @@ PUBLIC_TEXTS = 500
 """Public documents that a threshold of likelihood is taken from, at most."""
 
 
-class RejectionSettings(Settings):
+class RejectionSettings(Declaration):
     """Which rows are kept, as it stands in a dataset file; it changes no charge."""
 
     rules: tuple[Rule, ...] = RULES
@@ -81,19 +82,14 @@ class RejectionSettings(Settings):
     texts), in [1, rounds]; writing and judging take n times as long. 1: the first.
     """
 
-    @model_validator(mode="after")
-    def _settings_of_the_judge(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Settings that no judge reads."""
         if self.best_of > (1 if self.judge == "none" else self.rounds):
-            raise ValueError(
-                f"Expected best_of in [1, rounds], and 1 without a judge, got {self.best_of}. "
-                "Raise rounds, or name a judge."
-            )
+            expected = "best_of in [1, rounds], and 1 without a judge"
+            yield Refusal("best_of", expected, "Raise rounds, or name a judge.")
         if self.judge != "rubric" and self.engine is not None:
-            raise ValueError(
-                f"Expected no engine for judge: {self.judge}, got one. Drop engine, or use judge: "
-                "rubric."
-            )
-        return self
+            expected = f"no engine for judge: {self.judge}"
+            yield Refusal("engine", expected, "Drop engine, or use judge: rubric.", "one")
 
     def public_inputs(self) -> frozenset[str]:
         """Artifacts of the public base the judge reads, by the last part of their asset keys."""
@@ -158,20 +154,6 @@ KEPT_ROWS: Any = Field(default=None, description=_KEPT)
 """The setting in the config of every method that writes rows."""
 KEPT_IF_SAID: Any = Field(default=None, description=_KEPT, exclude_if=lambda value: value is None)
 """The same where ledgers have entries that say nothing of it: equal parameters are one release."""
-
-
-def _needs_no_artifact(settings: RejectionSettings | None) -> RejectionSettings | None:
-    """Refuses a judge that reads artifacts beside those a paid stage is known by in the ledger."""
-    if needed := settings_of(settings).public_inputs():
-        raise ValueError(
-            f"Expected rejection.judge none, or rubric with an engine of its own, for rows that "
-            f"private tokens draw, got one that reads {', '.join(sorted(needed))}. Change it."
-        )
-    return settings
-
-
-PaidRows = Annotated[RejectionSettings | None, AfterValidator(_needs_no_artifact)]
-"""The setting of methods whose rows are paid for."""
 
 
 class RowWriter(Protocol[Row]):

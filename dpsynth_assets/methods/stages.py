@@ -24,6 +24,8 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType, Release
 if TYPE_CHECKING:
     import polars as pl
 
+    from dpsynth_assets.methods.base import CohortTerms
+
 SHARED = "shared"
 """Folder of what all methods of a dataset share; the middle of its asset keys."""
 
@@ -136,7 +138,6 @@ class Stage(Step):
             that runs on processors; where it runs on a GPU, the step itself reads all records.
         shared: Histograms of the dataset that it reads.
         follows_clusters: Whether the released cluster histogram decides how many batches it draws.
-        reads_corpora: Whether it reads the published corpora that the method builds on.
         resumes_by: What a killed run left to go on with: a checkpoint, or finished passes.
         on_gpu: Whether it runs a model: it waits for a place in the pool of such steps, and asks
             for a GPU where the installation declares one.
@@ -171,7 +172,6 @@ class Stage(Step):
     after: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     follows_clusters: bool = False
-    reads_corpora: bool = False
     resumes_by: Literal["checkpoint", "passes"] = "checkpoint"
     on_gpu: bool = True
     releases_language_model: bool = False
@@ -389,7 +389,7 @@ class MethodPlan:
         guarantee: Which ledger column its releases belong to.
         parameters: Public parameters written to the ledger and the card (JSON values).
         stages: All stages in the order in which they run, the paid ones with their mechanisms.
-        epsilon: ε of all paid stages together at the cohort's δ; None without an ε.
+        terms: Declared facts of the cohort; None where the plan refuses.
         tokens_per_batch: Private tokens each batch may emit, where the method has batches.
         rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
         refusal: Why the method cannot run, in one line; None if it can.
@@ -402,7 +402,7 @@ class MethodPlan:
     guarantee: GuaranteeType
     parameters: Mapping[str, Any]
     stages: tuple[Stage, ...] = ()
-    epsilon: float | None = None
+    terms: "CohortTerms | None" = field(default=None, repr=False)
     tokens_per_batch: int | None = None
     rows_estimate: int | None = None
     refusal: str | None = None
@@ -425,6 +425,15 @@ class MethodPlan:
         """Event of each paid stage; empty where the plan refuses, or has an ex-post bound only."""
         priced = {s.name: s.mechanism.event() for s in self.stages if s.mechanism is not None}
         return {name: event for name, event in priced.items() if event is not None}
+
+    @cached_property
+    def epsilon(self) -> float | None:
+        """ε of all paid stages together at the cohort's δ; None without an ε."""
+        from dpsynth_assets.methods.plan_cache import remembered_epsilon
+
+        if self.guarantee is not GuaranteeType.DP or not self.charges or self.terms is None:
+            return None
+        return remembered_epsilon(list(self.charges.values()), self.terms)
 
     @property
     def event(self) -> Event | None:

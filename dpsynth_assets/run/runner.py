@@ -29,6 +29,7 @@ from dpsynth_assets.methods.dataset_plan import (
     stage_request,
 )
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
+from dpsynth_assets.methods.on_generator import on_generator
 from dpsynth_assets.methods.provenance import Node, Part
 from dpsynth_assets.methods.rejection_sampling import check_judge
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
@@ -250,25 +251,30 @@ class Opened:
             salt=f"{node.spec.name}/{node.part.folder}/{release}",
             seed=zlib.crc32(release.encode()),  # Another release writes other rows.
         )
-        charges, corpora, generators = self.reads.charges, {}, {}
+        charges, corpora = self.reads.charges, {}
         # Rows that are served are written from releases alone: no corpus is among the charges.
         found = {
             name: self._released(place)[0] for name, place in node.reads.items() if place in charges
         }
         clusters, topics = found.get(CLUSTER_HISTOGRAM), found.get(TOPIC_HISTOGRAM)
-        for folder, place in node.corpora.items():
+        for folder in node.corpora:
             corpus = f"{folder}/{CANDIDATE_CORPUS}"
             if corpus in charges:
                 corpora[folder] = self._released(corpus)[1]
-            if place in charges and charges[place] != charges.get(corpus):
-                generators[folder] = self._released(place)[0].folder
+        for folder, place in node.generators.items():
+            if place not in charges:
+                raise ValueError(
+                    f"Expected the fine-tuned language model of {folder}, got none. Publish its "
+                    "corpus first, or name another method's folder as `generator`."
+                )
+            weights = self._released(place)[0].folder
+            opened = on_generator(opened, weights, node.part.method.terms, node.step.engine)
         return replace(
             opened,
             released=found,
             cluster_histogram=clusters and ClusterHistogram.model_validate(clusters.facts),
             topic_histogram=None if topics is None else topics.facts,
             corpora=corpora,
-            generators=generators,
         )
 
     def _released(self, place: str) -> tuple[Released, pl.DataFrame]:

@@ -174,10 +174,11 @@ WRITER = {
 @pytest.fixture
 def calibrated(monkeypatch):
     """Plans as if the noise of a training had been calibrated: the calibration takes seconds."""
-    from dpsynth_assets.methods.fine_tuning import plan, private_training
+    from dpsynth_assets.methods import plan_cache
+    from dpsynth_assets.methods.fine_tuning import plan
 
     monkeypatch.setattr(plan, "sampled_noise", lambda *_, **__: 2.0)
-    monkeypatch.setattr(private_training, "remembered_epsilon", lambda *_: 1.0)
+    monkeypatch.setattr(plan_cache, "remembered_epsilon", lambda *_: 1.0)
 
 
 def test_rows_of_the_file_are_asked_of_the_corpora_whose_rows_are_free(calibrated):

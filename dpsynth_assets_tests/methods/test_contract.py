@@ -41,7 +41,8 @@ def test_a_former_setting_is_no_field_and_is_refused_in_one_line_with_a_remedy(n
     config = REGISTRY[name].config_type
     assert not config.constants.keys() & config.model_fields.keys()
     for setting, value in config.constants.items():
-        (line,) = check_settings(name, {setting: value})
-        assert line.startswith(f"{setting}: {name} has no such setting. It was removed")
-        assert line.endswith("Drop it.")
-        assert "\n" not in line
+        (problem,) = check_settings(name, {setting: value})
+        assert problem.field == setting
+        assert problem.remedy.startswith("It was removed")
+        assert problem.remedy.endswith("Drop it.")
+        assert "\n" not in str(problem)

@@ -13,7 +13,7 @@ from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.shots import ShotVotes
-from dpsynth_assets.methods.epsvec.stages import OpensReader
+from dpsynth_assets.methods.epsvec.states import open_reader
 from dpsynth_assets.methods.epsvec.vectors import DifferenceSums, VectorTask, release_vectors
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
@@ -145,19 +145,13 @@ def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monke
 
 
 @pytest.fixture(scope="module")
-def opens_reader(tmp_path_factory):
+def opens_engine(tmp_path_factory):
     """Opens a real model of two layers, as a worker does."""
     folder = tmp_path_factory.mktemp("model") / "toy"
     said = [f"A note on the {a} and the {b}" for a in WORDS for b in WORDS]
     write_language_model(folder, said, vocabulary=300, width=16)
     manifest = {"path": str(folder), "dtype": "float32", "device": "cpu"}
-    return OpensReader(
-        config=EpsVecConfig(max_document_tokens=12),
-        terms=terms(),
-        opens_engine=partial(opened_engine, EngineSpec(), manifest),
-        shots=(("A note",), ()),
-        layers=LAYERS,
-    )
+    return partial(opened_engine, EngineSpec(), manifest)
 
 
 def negatives_of(reader):
@@ -172,11 +166,13 @@ def negatives_of(reader):
     )
 
 
-def task_of(opens_reader, sampling_probability=1.0):
-    reader = opens_reader()
+def task_of(opens_engine, sampling_probability=1.0):
+    config, shots = EpsVecConfig(max_document_tokens=12), (("A note",), ())
+    reader = open_reader(opens_engine(), config, terms(), shots, LAYERS)
     return VectorTask(
         reader=Here(reader),
-        opens_reader=opens_reader,
+        opens_engine=opens_engine,
+        shots=shots,
         negatives=negatives_of(reader),
         noise=VectorNoise(
             noise_multiplier=1.0,
@@ -184,7 +180,7 @@ def task_of(opens_reader, sampling_probability=1.0):
             relation=NeighboringRelation.ADD_REMOVE,
             max_records_per_unit=1,
         ),
-        config=opens_reader.config,
+        config=config,
         terms=terms(),
         salt="salt",
     )
@@ -196,8 +192,8 @@ def difference_sums(task):
     return DifferenceSums(task=replace(task, reader=Here()), sums=mean.sums)
 
 
-def test_records_are_drawn_part_by_part_where_the_charge_is_for_a_sample(places, opens_reader):
-    counting = difference_sums(task_of(opens_reader, sampling_probability=0.5))
+def test_records_are_drawn_part_by_part_where_the_charge_is_for_a_sample(places, opens_engine):
+    counting = difference_sums(task_of(opens_engine, sampling_probability=0.5))
     rows = whole_of(places).records.height
     first, second = (parted(places).counted(counting) for _ in range(2))
     assert not np.array_equal(first, second)
@@ -228,12 +224,12 @@ class Several:
 
 
 @pytest.mark.slow
-def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader):
+def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_engine):
     whole = whole_of(places)
     rows, steps = whole.records.height, cluster_sums()[1].steps
     sampling, incidence = listed(whole)
     countings = (
-        difference_sums(task_of(opens_reader)),
+        difference_sums(task_of(opens_engine)),
         cluster_sums()[0],
         cluster_sums(sampling, incidence)[0],
         shot_votes(),
@@ -251,20 +247,20 @@ def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader)
     assert told == [done / PARTS for done in range(1, PARTS + 1)]
 
 
-def test_what_workers_are_given_and_told_holds_no_record(places, opens_reader):
+def test_what_workers_are_given_and_told_holds_no_record(places, opens_engine):
     workers = Watching()
     private = PrivateInputs(
         records=whole_of(places).records.clear(), parts=StoredParts(places, workers)
     )
-    for counting in (difference_sums(task_of(opens_reader)), cluster_sums()[0]):
+    for counting in (difference_sums(task_of(opens_engine)), cluster_sums()[0]):
         private.counted(counting)
     given = {content for _, content, _ in workers.seen}
     assert len(given) == 2
     assert not [content for content in given if SECRET.split()[0].encode() in content]
 
 
-def test_an_engine_that_no_worker_can_open_is_refused_before_a_record_is_read(places, opens_reader):
-    task = replace(task_of(opens_reader), opens_reader=None)
+def test_an_engine_that_no_worker_can_open_is_refused_before_a_record_is_read(places, opens_engine):
+    task = replace(task_of(opens_engine), opens_engine=None)
     with pytest.raises(ValueError, match="Expected an engine that workers can open"):
         release_vectors(task, parted(places), silent)
 

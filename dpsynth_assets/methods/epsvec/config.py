@@ -1,10 +1,11 @@
 """Settings of EPSVec, as they stand in a dataset file."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from dpsynth_assets.datasets.fields import Refusal
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
@@ -106,31 +107,19 @@ class EpsVecConfig(MethodConfig):
         """Candidates of each label that are kept as shots."""
         return self.shots if self.kept_shots is None else self.kept_shots
 
-    @model_validator(mode="after")
-    def _strengths_fit_the_layers(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Layers, strengths and shots that do not go together."""
         layers = self.layers
-        if layers is None:
-            return self
-        if not layers or min(layers) < 0 or len(set(layers)) != len(layers):
-            raise ValueError(
-                f"Expected distinct layer numbers of 0 or more, got {list(layers)}. Drop `layers` "
-                "for the default."
-            )
-        if len(self.strengths) not in (1, len(layers)):
-            raise ValueError(
-                f"Expected one strength, or one for each of {len(layers)} layers, got "
-                f"{len(self.strengths)}."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _candidates_suffice(self) -> Self:
+        if layers is not None and (not layers or min(layers) < 0 or len({*layers}) < len(layers)):
+            expected = "distinct layer numbers of 0 or more"
+            yield Refusal("layers", expected, "Drop `layers` for the default.", str(list(layers)))
+        if layers is not None and len(self.strengths) not in (1, len(layers)):
+            expected = f"one strength, or one for each of {len(layers)} layers"
+            yield Refusal("strengths", expected, "Correct one of them.", str(len(self.strengths)))
         if self.use_fixed_shots and not self.shots <= self.shots_kept <= self.candidates:
-            raise ValueError(
-                f"Expected shots <= kept_shots <= candidates, got {self.shots}, {self.shots_kept} "
-                f"and {self.candidates}. Raise candidates, or lower shots or kept_shots."
-            )
-        return self
+            got = f"{self.shots}, {self.shots_kept} and {self.candidates}"
+            remedy = "Raise candidates, or lower shots or kept_shots."
+            yield Refusal("candidates", "shots <= kept_shots <= candidates", remedy, got)
 
 
 def vector_settings(facts: DeclaredFacts) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.whole import Room
-from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
+from dpsynth_assets.methods.base import CohortTerms, Method, planned
 from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
@@ -15,7 +15,7 @@ from dpsynth_assets.methods.capabilities import (
     behind,
 )
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
-from dpsynth_assets.methods.epsvec.plan import Calibration, VectorNoise, noise_parameters
+from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
     CANDIDATES,
     NEGATIVES,
@@ -30,21 +30,17 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
-from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.rejection_sampling import RowFilter, settings_of
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
     Stage,
-    StageRelease,
-    StageRun,
     SyntheticCorpus,
     Writing,
 )
 from dpsynth_assets.methods.work import TEXT_EMBEDDER, PublicSizes, Work
 from dpsynth_assets.models.row_rules import TextForm
-from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType, Release
-from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
@@ -142,13 +138,10 @@ class EpsVec(Method[EpsVecConfig]):
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which both releases cost at most `target_epsilon`."""
-        settings = self.config.stated()
         calibration = Calibration(
             config=self.config, terms=self.terms, target_epsilon=target_epsilon
         )
-        refusal = calibration.refusal()
-        if refusal is not None:
-            return refused(self, refusal, settings)
+        calibration.require_sound()
         shots = calibration.shots()
         vectors = calibration.vectors(None if shots is None else shots.event())
         found = {SHOTS: shots, VECTORS: vectors}
@@ -156,11 +149,9 @@ class EpsVec(Method[EpsVecConfig]):
         return planned(
             self,
             paid,
-            {**settings, **noise_parameters(shots, vectors)},
+            {**self.config.stated(), **noise_parameters(shots, vectors)},
             form=self.form,
             free=_WRITING,
-            epsilon=remembered_epsilon([each.event() for each in paid.values()], self.terms),
-            rows_estimate=self.config.rows,
             rests_on={VECTORS: {STATES: {"passes": "alone"}}},
         )
 
@@ -180,7 +171,7 @@ class EpsVec(Method[EpsVecConfig]):
                 needs_embeddings=True,
                 in_parts=True,
                 after=(CANDIDATES,),
-                draws=self.release,
+                draws=lambda run: self._work(run.public).release_shots(run),
                 **self._step(SHOTS),
             ),
         ]
@@ -199,10 +190,10 @@ class EpsVec(Method[EpsVecConfig]):
             Stage(
                 name=VECTORS,
                 title="Directions from the model's texts to the records, at chosen layers.",
-                in_parts=True,
+                in_parts=not self.reads_weights,
                 in_model=True,
                 after=(*before, NEGATIVES),
-                draws=self.release,
+                draws=lambda run: self._work(run.public).release_vectors(run),
                 takes=room_of_vectors,
                 **self._step(VECTORS),
             ),
@@ -227,21 +218,6 @@ class EpsVec(Method[EpsVecConfig]):
         """Reads the schema in the model's tokens, where there is one."""
         if self.form.schema is not None and public.engine is not None:
             public.engine.require_schema(self.form.schema, self.form.text_start)
-
-    def release(self, run: StageRun) -> Release[StageRelease]:
-        """Releases fixed shots, or dataset vectors, under the planned charge.
-
-        **Privacy** One discrete Gaussian histogram, and one joint discrete Gaussian mean; see
-        `shots.release_shots` and `vectors.release_vectors`. Both pass over the records in seconds
-        to minutes and draw noise at the end, so a killed run starts its pass again: no reader saw
-        what it drew.
-        """
-        work, mechanism = self._work(run.public), run.stage.mechanism
-        if isinstance(mechanism, NoisyHistogram):
-            return work.release_shots(mechanism, run)
-        if isinstance(mechanism, VectorNoise):
-            return work.release_vectors(mechanism, run)
-        raise TypeError("Expected a planned histogram or planned vectors, got none. Plan first.")
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Writes rows from released shots, steered along released vectors.
@@ -305,9 +281,3 @@ class EpsVecOnGenerator(OnGenerator, EpsVec):
     title: ClassVar[str] = "EPSVec on a fine-tuned generator"
     config_type = EpsVecOnGeneratorConfig
     advice = Advice(defaults=_defaults, candidates=_after_ctcl)
-
-    @contextmanager
-    def open_rows(self, public: PublicInputs) -> Iterator[RowSource]:
-        """Opens released shots and vectors on the generator they were made with."""
-        with super().open_rows(self._on_generator(public)) as rows:
-            yield rows

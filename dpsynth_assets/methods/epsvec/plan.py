@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.plan_cache import remembered, sampled_noise, sampled_steps
+from dpsynth_assets.methods.plan_cache import remembered_call, sampled_noise, sampled_steps
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
     MIXED_TOLERANCE,
@@ -14,7 +14,6 @@ from dpsynth_assets.privacy.calibration import (
     integer_noise_std,
     least_noise,
 )
-from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
@@ -156,11 +155,29 @@ class Calibration:
             return None
         left = self._room - (2.0 * float(shots.rho) if shots is not None else 0.0)
         multiplier = 1.0 / math.sqrt(left)
-        if self.sampling_probability < 1:
-            multiplier = remembered(self._key(left), lambda: self._sampled_multiplier(left, shots))
-        elif shots is not None and self.terms.accountant == "tight":
-            multiplier = remembered(
-                self._key(left), lambda: self._multiplier_beside(shots, multiplier)
+        terms, tight = self.terms, self.terms.accountant == "tight"
+        if self.sampling_probability < 1 and tight:
+            multiplier = remembered_call(
+                dp_sgd_noise_multiplier,
+                training=sampled_steps(terms, self.sampling_probability, 1),
+                target_epsilon=self.target_epsilon,
+                delta=terms.delta,
+                other_events=() if shots is None else (shots,),
+            )
+        elif self.sampling_probability < 1:
+            multiplier = sampled_noise(
+                terms,
+                sampling_probability=self.sampling_probability,
+                steps=1,
+                target_epsilon=zcdp_epsilon(left / 2.0, terms.delta),
+            )
+        elif shots is not None and tight:
+            multiplier = remembered_call(
+                noise_beside,
+                counts=shots,
+                continuous=multiplier,
+                target_epsilon=self.target_epsilon,
+                delta=terms.delta,
             )
         return VectorNoise(
             noise_multiplier=multiplier,
@@ -176,106 +193,72 @@ class Calibration:
             return 1.0
         return min(1.0, self.config.vector_records / self.terms.public_records)
 
-    def refusal(self) -> str | None:
-        """Says in one line why the method cannot run, from public facts; None where it can."""
+    def require_sound(self) -> None:
+        """Checks public facts.
+
+        Raises:
+            ValueError: The method cannot run with them.
+        """
         config, terms = self.config, self.terms
-        found = _endpoint_refusal(config, terms) or _records_refusal(config, terms)
-        if found is not None:
-            return found
+        _require_engine(config, terms)
+        _require_records(config, terms)
         replaced = terms.relation is NeighboringRelation.REPLACE_ONE
         if self.sampling_probability < 1 and replaced and terms.accountant == "zcdp":
-            return (
+            raise ValueError(
                 "Expected accountant tight or add-remove where vectors read a sample of records, "
                 "got zcdp and replace-one, whose bound does not count the sampling. Drop "
                 "vector_records, or set budget.accountant: tight."
             )
-        if (config.use_vectors or config.use_fixed_shots) and self.target_epsilon <= 0:
-            return (
-                f"Expected target_epsilon > 0 for epsvec, got {rounded_up(self.target_epsilon)}. "
-                "Give it a budget_share."
-            )
-        return None
 
     @property
     def _room(self) -> float:
         """μ² of Gaussian releases that cost ε together: exact, or 2 ρ under the filter."""
         epsilon, delta = self.target_epsilon, self.terms.delta
         if self.terms.accountant == "tight":
-            key = {"calibration": "mu", "target_epsilon": epsilon, "delta": delta}
-            mu = float(remembered(key, lambda: gaussian_mu(epsilon, delta)))
+            mu = float(remembered_call(gaussian_mu, epsilon=epsilon, delta=delta))
             return mu**2 * _BELOW
         return 2.0 * zcdp_rho(epsilon, delta) * _BELOW
 
-    def _multiplier_beside(self, shots: Event, continuous: float) -> float:
-        """Finds the least multiplier beside integer noise: a little above the continuous one."""
 
-        def fits(multiplier: float) -> bool:
-            events = [shots, GaussianEvent(noise_multiplier=multiplier)]
-            return epsilon_of(events, self.terms.delta, "tight") <= self.target_epsilon
+def noise_beside(counts: Event, continuous: float, target_epsilon: float, delta: float) -> float:
+    """Finds the least multiplier beside integer noise: a little above the continuous one."""
 
-        return least_noise(fits, continuous, tolerance=MIXED_TOLERANCE)
+    def fits(multiplier: float) -> bool:
+        events = [counts, GaussianEvent(noise_multiplier=multiplier)]
+        return epsilon_of(events, delta, "tight") <= target_epsilon
 
-    def _sampled_multiplier(self, left: float, shots: Event | None) -> float:
-        terms = self.terms
-        if terms.accountant == "tight":
-            return dp_sgd_noise_multiplier(
-                sampled_steps(terms, self.sampling_probability, 1),
-                target_epsilon=self.target_epsilon,
-                delta=terms.delta,
-                other_events=() if shots is None else (shots,),
-            )
-        return sampled_noise(
-            terms,
-            sampling_probability=self.sampling_probability,
-            steps=1,
-            target_epsilon=zcdp_epsilon(left / 2.0, terms.delta),
-        )
-
-    def _key(self, left: float) -> dict[str, Any]:
-        terms = self.terms
-        return {
-            "calibration": "sampled vectors",
-            "sampling_probability": self.sampling_probability,
-            "target_epsilon": self.target_epsilon,
-            "left": left,
-            "budget_epsilon": terms.epsilon if terms.accountant == "zcdp" else None,
-            **terms.priced_by,
-        }
+    return least_noise(fits, continuous, tolerance=MIXED_TOLERANCE)
 
 
-def _endpoint_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
-    if not terms.engine.is_endpoint:
-        return None
-    if config.use_vectors:
-        return (
+def _require_engine(config: EpsVecConfig, terms: CohortTerms) -> None:
+    if terms.engine.is_endpoint and config.use_vectors:
+        raise ValueError(
             "Expected an engine that runs the model on this machine for epsvec's dataset vectors, "
             "which read private text inside it, got an OpenAI-compatible endpoint, which never "
             "gets private text. Set engine.kind to transformers or vllm, or use_vectors: false."
         )
-    if terms.prompts is None:
-        return (
+    if terms.engine.is_endpoint and terms.prompts is None:
+        raise ValueError(
             "Expected prompts as text for an OpenAI-compatible endpoint, got the document format "
             "of a local model. Declare prompt in the dataset file, or a domain in its public base."
         )
-    return None
 
 
-def _records_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
+def _require_records(config: EpsVecConfig, terms: CohortTerms) -> None:
     if terms.public_records is not None or not config.use_vectors:
-        return None
+        return
     if config.vector_records is not None:
-        return (
+        raise ValueError(
             "Expected a declared number of records, from which epsvec computes the probability of "
             "drawing a record, got none. Declare public_facts.records if the number is public, or "
             "drop vector_records."
         )
     if config.strength_unit == "difference" and not config.use_fixed_shots:
-        return (
+        raise ValueError(
             "Expected a number of records, declared or counted with the fixed shots, from which "
             "epsvec computes how far they are from public text, got neither. Declare "
             "public_facts.records if the number is public, or set strength_unit: clip_bound."
         )
-    return None
 
 
 def noise_parameters(shots: NoisyHistogram | None, vectors: VectorNoise | None) -> dict[str, Any]:

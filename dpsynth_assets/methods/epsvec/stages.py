@@ -1,10 +1,9 @@
 """Work of each stage of EPSVec: public stages prepare, paid ones release."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.base import CohortTerms, mechanism_of
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
@@ -22,10 +21,7 @@ from dpsynth_assets.methods.epsvec.states import (
     BLOCK_SHARE,
     BLOCK_START,
     Scaffold,
-    StateReader,
-    TextsByLabel,
-    reader_layers,
-    require_private_engine,
+    open_reader,
     scaffold_of,
 )
 from dpsynth_assets.methods.epsvec.vectors import (
@@ -54,43 +50,12 @@ VECTORS = "dataset_vectors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpensReader:
-    """Opens the reader of a stage, here or in a worker; holds public and released values only.
-
-    Attributes:
-        config: Settings.
-        terms: Declared facts.
-        opens_engine: Opens the engine.
-        shots: Fixed shots of the prompts.
-        layers: Layers to be read; None: the default block of the engine's model.
-    """
-
-    config: EpsVecConfig
-    terms: CohortTerms
-    opens_engine: Callable[[], LocalEngine]
-    shots: TextsByLabel
-    layers: tuple[int, ...] | None
-
-    def __call__(self) -> StateReader:
-        """Opens the engine, which private text may be given to, and the reader."""
-        engine = self.opens_engine()
-        require_private_engine(engine)
-        return self.over(engine)
-
-    def over(self, engine: LocalEngine) -> StateReader:
-        """The reader over an engine that is open."""
-        return StateReader(
-            engine=engine,
-            scaffold=scaffold_of(self.config, self.terms, engine),
-            shots=self.shots,
-            layers=reader_layers(self.layers, engine),
-            max_tokens=self.config.max_document_tokens,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class StageWork:
     """The work of every stage and of writing, over one set of public and released inputs.
+
+    **Privacy** One discrete Gaussian histogram, and one joint discrete Gaussian mean. Both pass
+    over the records in seconds to minutes and draw noise at the end, so a killed run starts its
+    pass again: no reader saw what it drew.
 
     Attributes:
         config: Settings.
@@ -118,7 +83,8 @@ class StageWork:
     def make_negatives(self, folder: Path, progress: ProgressCallback) -> StageRelease:
         """Writes negatives, their states and the clip bounds into a folder."""
         shots = self.fixed_shots()
-        reader = self._opens_reader(shots, self.config.layers).over(self.engine)
+        config, leading = self.config, shots.leading(self.config.shots)
+        reader = open_reader(self.engine, config, self.terms, leading, config.layers)
         provenance = Provenance.RELEASED if shots.noisy else Provenance.PUBLIC
         negatives = make_negatives(reader, shots, self.config, self.public, provenance, progress)
         negatives.save(folder)
@@ -130,12 +96,18 @@ class StageWork:
         }
         return StageRelease(facts=facts, files=folder)
 
-    def release_shots(self, histogram: NoisyHistogram, run: StageRun) -> Release[StageRelease]:
+    def release_shots(self, run: StageRun) -> Release[StageRelease]:
         """Ranks candidates by the noisy votes of the records; see `shots.release_shots`."""
         pool = read_candidates(self.public.released[CANDIDATES].folder)
         embedder = self.public.required("text_embedder")
         embeddings = embedder.embed(pool["text"].to_list(), public=True)
-        release = release_shots(histogram, run.private, pool, embeddings, self.terms.labels)
+        release = release_shots(
+            mechanism_of(run.stage, NoisyHistogram),
+            run.private,
+            pool,
+            embeddings,
+            self.terms.labels,
+        )
         folder = run.checkpoint.filled(release.value.save)
         facts = {
             "candidates": pool.height,
@@ -144,8 +116,9 @@ class StageWork:
         }
         return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
 
-    def release_vectors(self, noise: VectorNoise, run: StageRun) -> Release[StageRelease]:
+    def release_vectors(self, run: StageRun) -> Release[StageRelease]:
         """Releases the directions to steer along; see `vectors.release_vectors`."""
+        noise = mechanism_of(run.stage, VectorNoise)
         release = release_vectors(self._vector_task(noise), run.private, run.progress)
         vectors = release.value
         folder = run.checkpoint.filled(vectors.save)
@@ -209,31 +182,20 @@ class StageWork:
         return vectors
 
     def _vector_task(self, noise: VectorNoise) -> VectorTask:
-        require_private_engine(self.engine)
         negatives = Negatives.load(self.public.released[NEGATIVES].folder)
         self._require_same_model(negatives.model)
-        shots = self.fixed_shots()
-        opens_reader = self._opens_reader(shots, negatives.layers)
+        shots, config, terms = self.fixed_shots(), self.config, self.terms
+        leading = shots.leading(config.shots)
         return VectorTask(
-            reader=Here(opens_reader.over(self.engine)),
-            opens_reader=None if self.public.opens_engine is None else opens_reader,
+            reader=Here(open_reader(self.engine, config, terms, leading, negatives.layers)),
+            opens_engine=self.public.opens_engine,
+            shots=leading,
             negatives=negatives,
-            expected_records=expected_records(
-                self.terms, shots.dp_records, noise.sampling_probability
-            ),
+            expected_records=expected_records(terms, shots.dp_records, noise.sampling_probability),
             noise=noise,
-            config=self.config,
-            terms=self.terms,
+            config=config,
+            terms=terms,
             salt=self.public.salt,
-        )
-
-    def _opens_reader(self, shots: FixedShots, layers: tuple[int, ...] | None) -> OpensReader:
-        return OpensReader(
-            config=self.config,
-            terms=self.terms,
-            opens_engine=self.public.opens_engine or (lambda: self.engine),
-            shots=shots.leading(self.config.shots),
-            layers=layers,
         )
 
     def _require_same_model(self, name: str) -> None:

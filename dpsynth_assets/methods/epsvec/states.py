@@ -221,3 +221,32 @@ def reader_layers(layers: tuple[int, ...] | None, engine: LocalEngine) -> tuple[
             f"Expected layers in [0, {engine.layers}) of {engine.name}, got {list(chosen)}."
         )
     return chosen
+
+
+def open_reader(
+    engine: LocalEngine,
+    config: EpsVecConfig,
+    terms: CohortTerms,
+    shots: TextsByLabel,
+    layers: tuple[int, ...] | None,
+) -> StateReader:
+    """Reads states in an engine that private text may be given to.
+
+    Args:
+        engine: Open, here or in a worker.
+        config: Settings.
+        terms: Declared facts.
+        shots: Fixed shots of the prompts.
+        layers: Layers to be read; None: the default block of the engine's model.
+
+    Raises:
+        EngineError: The engine gives no hidden states, or its model has no such layer.
+    """
+    require_private_engine(engine)
+    return StateReader(
+        engine=engine,
+        scaffold=scaffold_of(config, terms, engine),
+        shots=shots,
+        layers=reader_layers(layers, engine),
+        max_tokens=config.max_document_tokens,
+    )

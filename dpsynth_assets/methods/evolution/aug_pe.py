@@ -4,10 +4,9 @@ It starts from random texts of a public model, or from the rows of another relea
 cohort: random texts lie far from the records, and the first votes are spent on leaving them.
 """
 
-from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from dpsynth_assets.methods.base import mechanism_of, planned, refused
+from dpsynth_assets.methods.base import mechanism_of, planned
 from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
@@ -34,7 +33,7 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
     rows_behind,
 )
-from dpsynth_assets.methods.plan_cache import remembered, remembered_epsilon
+from dpsynth_assets.methods.plan_cache import remembered_call
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.events import event_to_json
@@ -72,23 +71,32 @@ class VotedEvolution(EvolutionMethod[VotedT]):
 
         **Source** Xie et al. 2024, section 3 and appendix; docs/proofs.md.
         """
-        refusal = self.refusal(target_epsilon)
-        if refusal is not None:
-            return refused(self, refusal, self.config.stated())
-        found = {"noise_std": self._noise_std(target_epsilon)}
-        rounds = self._rounds(**found)
+        self.require_sound()
+        terms = self.terms
+        rounds = VotingRounds(
+            noise_std=1.0,
+            iterations=self.config.iterations,
+            relation=terms.relation,
+            max_records_per_unit=terms.unit.max_records,
+        )
+        noise_std = remembered_call(
+            least_noise_std,
+            rounds=rounds,
+            target_epsilon=target_epsilon,
+            delta=terms.delta,
+            accountant=terms.accountant,
+        )
+        rounds = replace(rounds, noise_std=noise_std)
         noise = (
-            f"Gaussian of {found['noise_std']:.4g} votes on each candidate in each of "
+            f"Gaussian of {noise_std:.4g} votes on each candidate in each of "
             f"{self.config.iterations} rounds"
         )
         return planned(
             self,
             {STAGE: rounds},
-            {**self.settings(), **found, "noise": noise},
+            {**self.settings(), "noise_std": noise_std, "noise": noise},
             form=self.form,
             free=FREE_SETTINGS,
-            epsilon=remembered_epsilon([rounds.event()], self.terms),
-            rows_estimate=self.config.rows,
         )
 
     def release(self, run: StageRun) -> Release[StageRelease]:
@@ -112,31 +120,17 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         made = StageRelease(facts=self.facts_of(generations), files=folder)
         return Release(value=made, cost=Cost(guarantee=self.guarantee, event=event))
 
-    def _rounds(self, noise_std: float) -> VotingRounds:
-        return VotingRounds(
-            noise_std=noise_std,
-            iterations=self.config.iterations,
-            relation=self.terms.relation,
-            max_records_per_unit=self.terms.unit.max_records,
-        )
 
-    def _noise_std(self, target_epsilon: float) -> float:
-        key = {
-            "calibration": "votes",
-            "iterations": self.config.iterations,
-            "target_epsilon": target_epsilon,
-            **self.terms.priced_by,
-        }
-
-        def find() -> float:
-            return integer_noise_std(
-                lambda noise_std: [self._rounds(noise_std).event()],
-                target_epsilon=target_epsilon,
-                delta=self.terms.delta,
-                accountant=self.terms.accountant,
-            )
-
-        return float(remembered(key, find))
+def least_noise_std(
+    rounds: VotingRounds, target_epsilon: float, delta: float, accountant: str
+) -> float:
+    """Finds the least noise at which all rounds together cost at most `target_epsilon`."""
+    return integer_noise_std(
+        lambda noise_std: [replace(rounds, noise_std=noise_std).event()],
+        target_epsilon=target_epsilon,
+        delta=delta,
+        accountant=accountant,
+    )
 
 
 class AugPe(VotedEvolution[AugPeConfig]):
@@ -174,14 +168,9 @@ class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
         """The corpus that the evolution starts from."""
         return (self.config.corpus,)
 
-    def stages(self) -> tuple[Stage, ...]:
-        """That of Aug-PE, which reads the other corpus."""
-        (population,) = super().stages()
-        return (replace(population, reads_corpora=True, check=self.check_with_corpus),)
-
-    def check_with_corpus(self, public: PublicInputs) -> None:
-        """Asks for the other corpus, beside what Aug-PE asks for."""
-        self.check_public(public)
+    def check_public(self, public: PublicInputs) -> None:
+        """Refuses a corpus that is not there, too."""
+        super().check_public(public)
         rows_behind(self.config.corpus, public)
 
     def starting_rows(self, public: PublicInputs) -> dict[str, list[str]]:

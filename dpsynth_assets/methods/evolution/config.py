@@ -1,10 +1,11 @@
 """Settings of the methods that evolve a population, as they stand in a dataset file."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from dpsynth_assets.datasets.fields import Refusal, unfit
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.evolution.prompts import PromptFile
 from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, RejectionSettings
@@ -92,17 +93,10 @@ class EvolutionConfig(MethodConfig):
     """
     rejection: RejectionSettings | None = KEPT_IF_SAID
 
-    @model_validator(mode="after")
-    def _prompts_where_an_engine_writes(self) -> Self:
-        prompts = (self.random_prompt, self.variation_prompt)
-        if self.api == "engine" and None in prompts:
-            raise ValueError(
-                "Expected random_prompt and variation_prompt for api: engine, got none. Give the "
-                "two prompt files, or set api: public_model."
-            )
-        if self.api == "public_model" and prompts != (None, None):
-            raise ValueError("Expected no prompt files for api: public_model, got some. Drop them.")
-        return self
+    def refusals(self) -> Iterator[Refusal]:
+        """Prompts where no engine writes, and none where one does."""
+        prompts = ("random_prompt", "variation_prompt")
+        yield from unfit(self, "api", {"public_model": (), "engine": prompts})
 
     def degree(self, iteration: int) -> float:
         """Share that variations rewrite before round `iteration` in [1, T)."""

@@ -22,7 +22,6 @@ from dpsynth_assets.methods.evolution.population import (
     last_survivors,
     read_generations,
 )
-from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
@@ -41,7 +40,6 @@ from dpsynth_assets.methods.stages import (
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.models.row_rules import FREE, TextForm
-from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 if TYPE_CHECKING:
     import polars as pl
@@ -368,28 +366,20 @@ class EvolutionMethod(Method[EvolutionT]):
             }
         return parameters
 
-    def refusal(self, target_epsilon: float) -> str | None:
-        """Says in one line why the evolution cannot run, from public facts; None if it can."""
+    def require_sound(self) -> None:
+        """Checks public facts that no evolution can do without.
+
+        Raises:
+            ValueError: One of them is not as it should be.
+        """
         config, terms = self.config, self.terms
-        if target_epsilon <= 0:
-            return (
-                f"Expected target_epsilon > 0 for votes, got {rounded_up(target_epsilon)}. Give it "
-                "a budget_share."
-            )
         if config.population < len(terms.labels):
-            return (
+            raise ValueError(
                 f"Expected population >= {len(terms.labels)}, one candidate per label, got "
                 f"{config.population}. Raise it."
             )
-        if config.api != "engine":
-            return None
-        if terms.engine.model is None:
-            return (
+        if config.api == "engine" and terms.engine.model is None:
+            raise ValueError(
                 "Expected engine.model in the dataset file for api: engine, got none. Name a "
                 "model, or set api: public_model."
             )
-        try:
-            read_prompts(config, terms)
-        except PromptError as error:
-            return str(error)
-        return None

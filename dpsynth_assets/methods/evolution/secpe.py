@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpsynth_assets.datasets.secrets import incidence_digest
-from dpsynth_assets.methods.base import mechanism_of, planned, refused
+from dpsynth_assets.methods.base import mechanism_of, planned, require_share
 from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
@@ -36,12 +36,10 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
     public_clusters,
     share_of_bound,
 )
-from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError
 from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.row_rules import SCHEMA
@@ -197,13 +195,16 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         Takes no ε, unless `record_level` asks for the protection of records too; see
         `SecretCalibration`.
         """
-        refusal = self.refusal(target_epsilon)
-        try:
-            mechanism = None if refusal else calibrated(self.config, self.terms, target_epsilon)
-        except IncidenceError as error:
-            refusal, mechanism = str(error), None
-        if mechanism is None:
-            return refused(self, refusal or "", self.config.stated())
+        self.require_sound()
+        if self.terms.secret_share == 0:
+            raise ValueError(
+                "Expected a share of the secrets' bound for secpe, got none: the other releases "
+                "use all of it. Lower their secret_share or budget.epsilon, or drop the DP "
+                "releases."
+            )
+        if self.config.record_level:
+            require_share(self, target_epsilon)
+        mechanism = calibrated(self.config, self.terms, target_epsilon)
         return planned(
             self,
             {CLUSTER_STAGE: mechanism},
@@ -211,12 +212,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             form=self.form,
             free=FREE_SETTINGS,
             guarantee=self._guarantee,
-            epsilon=(
-                remembered_epsilon([mechanism.event()], self.terms)
-                if self.config.record_level
-                else None
-            ),
-            rows_estimate=self.config.rows,
         )
 
     def _parameters(self, mechanism: ClusterReleases) -> dict[str, Any]:
@@ -239,22 +234,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
     def _guarantee(self) -> GuaranteeType:
         """DP where every record is protected too."""
         return GuaranteeType.DP if self.config.record_level else self.guarantee
-
-    def refusal(self, target_epsilon: float) -> str | None:
-        """Says in one line why the evolution cannot run, from public facts; None if it can."""
-        if self.terms.secrets is None:
-            return (
-                "Expected secrets in the dataset file for secpe, got none. Declare kinds of "
-                "secrets, each with prior, posterior and max_records."
-            )
-        if self.terms.secret_share == 0:
-            return (
-                "Expected a share of the secrets' bound for secpe, got none: the other releases "
-                "use all of it. Lower their secret_share or budget.epsilon, or drop the DP "
-                "releases."
-            )
-        # Without record_level it is given no share of any ε, and needs none.
-        return super().refusal(target_epsilon if self.config.record_level else 1.0)
 
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases the noisy clusters.

@@ -34,7 +34,7 @@ from dpsynth_assets.methods.evolution.secret_incidence import (
     solved_sampling,
 )
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, label_indices
-from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
+from dpsynth_assets.methods.plan_cache import remembered_call, sampled_noise
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -172,22 +172,12 @@ class ClusterReleases:
 
     def posteriors(self) -> dict[str, float]:
         """Computes r of this release alone, kind by kind; the ledger's is of all releases."""
-        promise = promise_of(self.terms)
-        found: dict[str, float] = remembered(
-            {
-                "posteriors": {
-                    "noise_std": self.noise_std,
-                    "count_probabilities": list(self.count_probabilities),
-                },
-                "relation": str(promise.relation),
-                "kinds": [vars(budget) for budget in promise.budgets],
-            },
-            lambda: {
-                each.kind: posterior_of_events([self._secret_event()], each.prior)
-                for each in promise.budgets
-            },
-        )
-        return found
+        return {
+            each.kind: remembered_call(
+                posterior_of_events, events=[self._secret_event()], prior=each.prior
+            )
+            for each in promise_of(self.terms).budgets
+        }
 
     def release(self, clusters: PublicClusters, private: PrivateInputs) -> Representatives:
         """Releases the noisy clusters.
@@ -246,7 +236,10 @@ def promise_of(terms: CohortTerms) -> SecretPromise:
         ValueError: If it promises nothing.
     """
     if terms.secrets is None:
-        raise ValueError("Expected secrets in the dataset file, got none.")
+        raise ValueError(
+            "Expected secrets in the dataset file for secpe, got none. Declare kinds of secrets, "
+            "each with prior, posterior and max_records."
+        )
     return terms.secrets
 
 
@@ -324,15 +317,10 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
     """
     promise = promise_of(terms)
     bounds = shared_bounds(promise, share_of_bound(config, terms))
-    key = {
-        "calibration": "secrets",
-        "bounds": bounds,
-        "kinds": [vars(budget) for budget in promise.budgets],
-        "relation": str(promise.relation),
-        "incidence": incidence_digest(promise),
-    }
     # [secpe A2:L3]
-    found = remembered(key, lambda: _noise_for_secrets(promise, bounds))
+    found = remembered_call(
+        _noise_for_secrets, promise=promise, bounds=bounds, incidence=incidence_digest(promise)
+    )
     noise_std = float(found["noise_std"])
     if config.record_level:
         noise_std = max(noise_std, _noise_for_records(terms, target_epsilon))
@@ -344,7 +332,10 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
     )
 
 
-def _noise_for_secrets(promise: SecretPromise, bounds: list[tuple[float, float]]) -> dict[str, Any]:
+def _noise_for_secrets(
+    promise: SecretPromise, bounds: list[tuple[float, float]], incidence: str
+) -> dict[str, Any]:
+    del incidence  # Read from its file; the digest tells one file from another.
     _, sampling = sampling_of(promise)
     noise_std = secret_noise_std(
         count_probabilities=sampling.count_probabilities,

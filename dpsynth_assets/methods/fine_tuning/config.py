@@ -1,10 +1,11 @@
 """Settings of the fine-tuning methods, as they stand in a dataset file."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_serializer, model_validator
 
+from dpsynth_assets.datasets.fields import Refusal
 from dpsynth_assets.methods.base import CohortTerms, MethodConfig
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
@@ -238,11 +239,8 @@ class DownstreamConfig(PrivateTrainingConfig):
             return settings
         return {"learning_rate": CLASSIFIER_RATE, **settings}
 
-    @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Heads that the width cannot be divided into."""
         if self.width % (2 * self.heads):
-            raise ValueError(
-                f"Expected width to be a multiple of 2 x heads, got {self.width} and "
-                f"{self.heads}. Change one of them."
-            )
-        return self
+            got = f"{self.width} and {self.heads}"
+            yield Refusal("width", "a multiple of 2 x heads", "Change one of them.", got)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.files.whole import Room
-from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import trainable, training_room
@@ -53,9 +52,18 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
-        refusal = self._refusal()
-        if refusal is not None:
-            return refused(self, refusal, self.config.stated())
+        config, labels = self.config, self.terms.labels
+        if config.task == "classification" and len(labels) < 2:
+            raise ValueError(
+                "Expected at least two declared labels for task: classification, got "
+                f"{len([label for label in labels if label])}. Declare columns.labels and "
+                "public_facts.labels, or take task: next_word."
+            )
+        if config.task == "classification" and config.lora_rank is not None:
+            raise ValueError(
+                f"Expected no lora_rank for task: classification, got {config.lora_rank}: the "
+                "only trained layer is linear. Leave lora_rank out."
+            )
         return super().plan(target_epsilon)
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
@@ -128,24 +136,6 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         folder = run.checkpoint.filled(lambda files: self._save(model, files))
         facts = {"task": self.config.task, **trained.value}
         return Release(value=StageRelease(facts=facts, files=folder), cost=trained.cost)
-
-    def _refusal(self) -> str | None:
-        """Says why a classifier cannot be trained, from declared facts; None if it can."""
-        config, labels = self.config, self.terms.labels
-        if config.task != "classification":
-            return None
-        if len(labels) < 2:
-            return (
-                "Expected at least two declared labels for task: classification, got "
-                f"{len([label for label in labels if label])}. Declare columns.labels and "
-                "public_facts.labels, or take task: next_word."
-            )
-        if config.lora_rank is not None:
-            return (
-                f"Expected no lora_rank for task: classification, got {config.lora_rank}: the "
-                "only trained layer is linear. Leave lora_rank out."
-            )
-        return None
 
     def _causal_start(self, public: PublicInputs) -> TrainingStart:
         """The start and the vocabulary that corpora are scored with; labels play no part."""

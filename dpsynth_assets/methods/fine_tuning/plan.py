@@ -7,7 +7,6 @@ from typing import Any
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
 from dpsynth_assets.methods.plan_cache import sampled_noise
-from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
 
@@ -94,43 +93,29 @@ class DeclaredTraining:
         """Whether several records share a pass and it is not declared what that may change."""
         return self.config.gradient_slack is None and self.records_in_company > 0
 
-    def refusal(self, name: str, target_epsilon: float) -> str | None:
-        """Says in one line why the training of method `name` cannot run; None if it can."""
-        if self.sampling_probability is None:
-            return (
-                f"Expected a declared number of records, from which {name} computes the "
-                "probability of drawing a record, got none. Declare public_facts.records if the "
-                "number is public, or give sampling_probability, a constant that does not come "
-                "from the records."
+    def planned(self, target_epsilon: float) -> DpSgdMechanism:
+        """Finds the least noise at which all steps cost at most `target_epsilon` at δ.
+
+        Calibration takes seconds and is remembered in `DPSYNTH_HOME`; regardless of that value, the
+        ledger composes the event itself before it admits a release.
+
+        Raises:
+            ValueError: A public fact is missing, or settings that need each other disagree.
+        """
+        chance = self.sampling_probability
+        if chance is None:
+            raise ValueError(
+                "Expected a declared number of records, from which the probability of drawing a "
+                "record is computed, got none. Declare public_facts.records if the number is "
+                "public, or give sampling_probability, a constant that does not come from the "
+                "records."
             )
         if self.config.trains_in_integers and not self.config.exact_sums:
-            return (
+            raise ValueError(
                 "Expected exact_sums: true with frozen_products: int8, got false: with rounding to "
                 "int8, one record could change the gradients of the others in its pass. Set "
                 "exact_sums: true, or frozen_products: float32."
             )
-        if target_epsilon <= 0:
-            return (
-                f"Expected target_epsilon > 0 for {name}, got {rounded_up(target_epsilon)}. Give "
-                "it a budget_share."
-            )
-        return None
-
-    def planned(self, target_epsilon: float) -> DpSgdMechanism:
-        """Plans T steps with the least noise that fits `target_epsilon` alone at δ.
-
-        Calibration takes seconds and is remembered in `DPSYNTH_HOME`; regardless of that value, the
-        event states the noise that will be drawn, and the ledger prices the event itself.
-
-        Raises:
-            ValueError: If there is a refusal.
-
-        **Source** CTCL, section 4.1.3 and appendices D and E, with Poisson batches (errata
-        B-002.1).
-        """
-        chance = self.sampling_probability
-        if chance is None:
-            raise ValueError("Expected a training that can be planned, got one with a refusal.")
         noise_multiplier = sampled_noise(
             self.terms,
             sampling_probability=chance,

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
+from dpsynth_assets.methods.base import Method, mechanism_of, planned
 from dpsynth_assets.methods.fine_tuning.config import (
     WARMUP_SHARE,
     WEIGHT_DECAY,
@@ -37,7 +37,6 @@ from dpsynth_assets.methods.fine_tuning.plan import (
     passes_of,
 )
 from dpsynth_assets.methods.inputs import PrivateInputs, Shards
-from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning.rehearsals import mean_loss, refuse_untrainable
@@ -121,20 +120,14 @@ class TrainingMethod(Method[TrainingConfigT]):
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
-        parameters = self.settings()
-        refusal = self.declared.refusal(self.name, target_epsilon)
-        if refusal is not None:
-            return refused(self, refusal, parameters)
         training = self.declared.planned(target_epsilon)
-        (stage,), writing = self.stages(), self.writing()
+        (stage,) = self.stages()
         return planned(
             self,
             {stage.name: training},
-            {**parameters, **noise_parameters(training)},
+            {**self.settings(), **noise_parameters(training)},
             form=self.form,
             free=FREE_SETTINGS,
-            epsilon=remembered_epsilon([training.event()], self.terms),
-            rows_estimate=None if writing is None else writing.rows,
             rests_on={stage.name: {GRADIENTS: passes_of(training)}},
         )
 

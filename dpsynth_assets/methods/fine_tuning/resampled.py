@@ -62,12 +62,7 @@ class Resampled(Method[ResampledConfig]):
         """Plans no charge: everything it reads was released or is public."""
         del target_epsilon
         noise = f"none of its own: rows of {self.config.corpus} by the topic histogram"
-        return planned(
-            self,
-            {},
-            {**self.config.stated(), "noise": noise},
-            rows_estimate=self.config.rows,
-        )
+        return planned(self, {}, {**self.config.stated(), "noise": noise})
 
     def stages(self) -> tuple[Stage, ...]:
         """No stage."""

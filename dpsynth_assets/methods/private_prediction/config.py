@@ -1,13 +1,18 @@
 """Settings of the private-prediction methods: of a dataset file, of a base, and those advised."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from dpsynth_assets.datasets.fields import Refusal
 from dpsynth_assets.methods.base import CohortTerms, MethodConfig
 from dpsynth_assets.methods.capabilities import BATCHES, NUMBER, Candidate, DeclaredFacts
-from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, PaidRows
+from dpsynth_assets.methods.rejection_sampling import (
+    KEPT_IF_SAID,
+    RejectionSettings,
+    settings_of,
+)
 
 PRETRAINED_TOP_K = 100
 """Public support of a pretrained model: of tens of thousands of tokens at the floor, few are left.
@@ -81,7 +86,7 @@ class PrivatePredictionConfig(MethodConfig):
     exact; in vLLM only for batch-invariant kernels that pass a self-test.
     """
 
-    rejection: PaidRows = KEPT_IF_SAID
+    rejection: RejectionSettings | None = KEPT_IF_SAID
 
     @property
     def support(self) -> int | None:
@@ -93,14 +98,16 @@ class PrivatePredictionConfig(MethodConfig):
         """Tokens a batch may write in all, where some cost nothing; None: all cost."""
         return None
 
-    @model_validator(mode="after")
-    def _lengths_agree(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """A least length above the greatest."""
         if self.min_tokens_for_new_document > self.max_document_tokens:
-            raise ValueError(
-                "Expected min_tokens_for_new_document <= max_document_tokens, got "
-                f"{self.min_tokens_for_new_document} > {self.max_document_tokens}. Lower it."
-            )
-        return self
+            expected = f"at most max_document_tokens ({self.max_document_tokens})"
+            yield Refusal("min_tokens_for_new_document", expected, "Lower it.")
+        if needed := settings_of(self.rejection).public_inputs():
+            expected = "judge none, or rubric with an engine of its own, for rows that private "
+            expected += "tokens draw"
+            got = f"one that reads {', '.join(sorted(needed))}"
+            yield Refusal("rejection", expected, "Change it.", got)
 
 
 class UniformBatchesConfig(PrivatePredictionConfig):

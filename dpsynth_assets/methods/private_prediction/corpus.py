@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.base import CohortTerms, mechanism_of
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
-from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
     constraint_of,
     context_prompts,
@@ -25,9 +24,15 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
-from dpsynth_assets.methods.private_prediction.split_batches import Batch, Part, PrivateBatch
+from dpsynth_assets.methods.private_prediction.split_batches import (
+    Batch,
+    Part,
+    PrivateBatch,
+    RunBatches,
+    parts_of,
+)
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
-from dpsynth_assets.methods.stages import Mechanism, SyntheticCorpus
+from dpsynth_assets.methods.stages import Mechanism, Stage, SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder, public_prefix, sample_documents
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.row_rules import TextForm
@@ -36,6 +41,8 @@ from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
@@ -140,33 +147,47 @@ class Drawing:
     """How the passes of one run are drawn, by any process; public but for its costs.
 
     Attributes:
-        declared: The batches.
+        method: The bound method.
+        stage: Its planned stage.
+        batches: The batches of the run, and how they are filled.
         public: Public inputs.
-        drawn: The private tokens of its batches.
-        form: What a text has to be.
-        kept: Decides which rows are left out.
-        with_public_prompts: Whether the selector compares with each label's public prompt.
-        costs: Realised cost of each draw, which the selector fills in; kept with a pass. None where
-            the cost is planned.
     """
 
-    declared: DeclaredBatches
-    public: PublicInputs
-    drawn: BatchTokens
-    form: TextForm
-    kept: RowFilter
-    with_public_prompts: bool = False
-    costs: RealisedCosts | None = None
+    method: "BatchPrediction[Any]"
+    stage: Stage
+    batches: RunBatches
+    public: PublicInputs = field(repr=False)
 
     @property
     def config(self) -> PrivatePredictionConfig:
         """The method's settings."""
-        return self.declared.config
+        config: PrivatePredictionConfig = self.method.config
+        return config
 
     @property
     def terms(self) -> CohortTerms:
         """The cohort's declared terms."""
-        return self.declared.terms
+        return self.method.terms
+
+    @property
+    def parts(self) -> "list[Part[Batch]]":
+        """The passes."""
+        return parts_of(self.batches.batches, self.config.batches_per_forward)
+
+    @cached_property
+    def drawn(self) -> BatchTokens:
+        """The private tokens of its batches."""
+        return mechanism_of(self.stage, BatchTokens)  # type: ignore[type-abstract]
+
+    @cached_property
+    def costs(self) -> RealisedCosts | None:
+        """Realised cost of each draw, which the selector fills in; kept with a pass.
+
+        None where the cost is planned.
+        """
+        if self.drawn.event() is not None:
+            return None
+        return RealisedCosts.of_nothing(len(self.batches.batches), self.drawn.tokens)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -194,20 +215,18 @@ class Drawing:
                 config.max_example_tokens,
             ),
             max_tokens_per_batch=most,
-            rows_per_pass=self.declared.rows_per_pass,
+            rows_per_pass=self.method.declared.rows_per_pass,
             constraint=constraint,
         )
 
 
-def written_corpus(
-    drawing: Drawing, batches: Sequence[Batch], finished: Sequence[Mapping[str, Any]]
-) -> SyntheticCorpus:
+def written_corpus(drawing: Drawing, finished: Sequence[Mapping[str, Any]]) -> SyntheticCorpus:
     """Writes rows and facts of a run from the values of all its passes, in their order.
 
     **Privacy** Rows and facts are functions of drawn tokens and public settings. Realised costs
     are not: they go into `internal` alone.
     """
-    costs = drawing.costs
+    costs, method, batches = drawing.costs, drawing.method, drawing.batches.batches
     kept = [fields for values in finished for fields in values["documents"]]
     documents = [Document(**{**fields, "tokens": list(fields["tokens"])}) for fields in kept]
     drawn = sum((np.array(values["drawn"]) for values in finished), np.zeros(2, dtype=np.int64))
@@ -218,14 +237,15 @@ def written_corpus(
     owners = [batches[document.batch] for document in written]
     frame = corpus_rows(
         drawing.public.language_model,
-        drawing.form,
+        method.form,
         longest=drawing.config.max_document_tokens,
         tokens=[document.tokens for document in written],
         labels=[drawing.terms.labels[batch.label] for batch in owners],
         batches=[batch.index for batch in owners],
         clusters=[batch.cluster for batch in owners],
     )
-    rows, judged = kept_rows(frame, drawing.kept)
+    judge = RowFilter.of(drawing.config.rejection, drawing.terms, drawing.public, method.form)
+    rows, judged = kept_rows(frame, judge)
     facts = {
         "rows": len(rows),
         "tokens": int(rows["n_tokens"].sum()),
@@ -278,7 +298,7 @@ def draw_pass(
         drawing.drawn.opened(meter, [batch.index for batch in part.batches], drawing.costs),
         drawing.rules,
         count,
-        beside if drawing.with_public_prompts else None,
+        beside if drawing.method.compares_with_public_prompts else None,
         public_prefixes=_public_prefixes(drawing),
         row_keys=[key for batch in part.batches for key in batch.keys],
     )

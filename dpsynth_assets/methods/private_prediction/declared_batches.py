@@ -23,7 +23,7 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
     UniformBatchesConfig,
 )
-from dpsynth_assets.methods.private_prediction.decoding import slack_refusal
+from dpsynth_assets.methods.private_prediction.decoding import require_slack
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
@@ -313,12 +313,15 @@ class DeclaredBatches:
             return self.config.max_batches if declared is None else declared
         return sum(cell.generating for cell in self.hashed_cells(public))
 
-    def refusal(self, tokens: int, epsilon: float) -> str | None:
-        """Says in one line why batches of this many private tokens cannot run; None if they can."""
-        if (unpaid := slack_refusal(self.terms, self.config.logit_slack)) is not None:
-            return unpaid
+    def require(self, tokens: int, epsilon: float) -> None:
+        """Checks that batches of this many private tokens can run.
+
+        Raises:
+            ValueError: They cannot, for a reason in public facts.
+        """
+        require_slack(self.terms, self.config.logit_slack)
         if tokens < self.config.min_tokens_for_new_document:
-            return (
+            raise ValueError(
                 f"Expected at least {self.config.min_tokens_for_new_document} private tokens a "
                 f"batch (min_tokens_for_new_document), got {tokens} at ε={rounded_up(epsilon)}, "
                 f"δ={declared(self.terms.delta)}. "
@@ -326,29 +329,28 @@ class DeclaredBatches:
                 "logit_slack or batches_per_forward."
             )
         if self.in_slots and not self.terms.public_slots:
-            return (
+            raise ValueError(
                 "Expected public_facts.slots (label, cluster and place of every record are public) "
                 "for batching: slots, got none. Declare it, or use batching: hashed."
             )
         config = self.config
         uniform = isinstance(config, UniformBatchesConfig) and config.batches_per_label is not None
         if self.in_slots and uniform:
-            return (
+            raise ValueError(
                 "Expected no batches_per_label with batching: slots, got one: the records' places "
                 "say how many batches there are. Leave it out, or use batching: hashed."
             )
         if self.clustered and not (self.in_slots or self.terms.has_cluster_histogram):
-            return (
+            raise ValueError(
                 "Expected cluster_histogram in the dataset file, which says how many batches a "
                 "cluster has, got none. Declare it."
             )
         if not (self.in_slots or self.terms.has_cluster_histogram or self.per_label is not None):
-            return (
+            raise ValueError(
                 "Expected a released or declared number of batches, got neither a cluster "
                 "histogram nor a declared number of records. Declare cluster_histogram in the "
                 "dataset file."
             )
-        return None
 
     def check(self, public: PublicInputs) -> None:
         """Refuses declared or released numbers from which no batch can be cut.

@@ -66,24 +66,25 @@ def constraint_of(terms: CohortTerms, language_model: Any) -> JsonConstraint | N
     return JsonConstraint(language_model, terms.json_schema, start)
 
 
-def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
-    """Says in one line why rounding may not go uncharged; None where it may, or is charged.
+def require_slack(terms: CohortTerms, logit_slack: float) -> None:
+    """Refuses rounding that goes uncharged, or is charged at less than was measured.
 
-    In vLLM it may where batch-invariant kernels are asked for. That they are at work is tested
-    before the charge (`preconditions.check_slack`).
+    In vLLM it may go uncharged where batch-invariant kernels are asked for. That they are at work
+    is tested before the charge (`preconditions.check_slack`).
+
+    Raises:
+        ValueError: In one line.
     """
-    if terms.language_model is None:
-        return None
+    model = terms.language_model
+    if model is None:
+        return
     exact = terms.decodes_exactly or (terms.decodes_in_vllm and batch_invariant())
     if logit_slack == 0 and not exact:
-        return NO_SLACK
-    if (refusal := measured_refusal(terms, logit_slack)) is not None:
-        return refusal
-    model = terms.language_model
+        raise ValueError(NO_SLACK)
+    require_at_least_measured(terms, logit_slack)
     due = model.names_gpu or model.dtype in LOW_PRECISION
     if due and logit_slack > 0 and not terms.decodes_exactly and not slack_on_record(terms):
-        return unmeasured(terms, model.device if model.names_gpu else model.dtype)
-    return None
+        raise _unmeasured(terms, model.device if model.names_gpu else model.dtype)
 
 
 def prompt_columns(
@@ -250,26 +251,24 @@ def slack_on_record(terms: CohortTerms) -> "list[AuditResult]":
     return [each for each in latest_results(slack_file()) if (each.name, each.settings) == own]
 
 
-def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
-    """Says in one line that more was measured than is declared; None if not, or nothing was."""
-    try:
-        results = slack_on_record(terms)
-    except ValueError as problem:
-        return str(problem)
-    for result in results:
+def require_at_least_measured(terms: CohortTerms, logit_slack: float) -> None:
+    """Refuses a declared slack below one that was measured.
+
+    Raises:
+        ValueError: In one line; also where results cannot be read.
+    """
+    for result in slack_on_record(terms):
         if result.observed > logit_slack:
-            return (
+            raise ValueError(
                 f"Expected logit_slack >= {rounded_up(result.observed, '.3g')}, which was measured "
                 f"on {result.finished_at[:10]} ({result.note}), got "
                 f"{rounded_down(logit_slack, '.3g')}. Declare it, or measure again after a change: "
                 f"dpsynth audit run {terms.cohort}."
             )
-    return None
 
 
-def unmeasured(terms: CohortTerms, what: str) -> str:
-    """Says in one line that rounding has to be measured first, and how."""
-    return (
+def _unmeasured(terms: CohortTerms, what: str) -> ValueError:
+    return ValueError(
         f"Expected logit_slack as it was measured on this machine ({what}), got no such "
         f"measurement. Run dpsynth audit run {terms.cohort} here and declare what it finds, or "
         "decode exactly, or in float32 on a processor (device: cpu)."
@@ -296,10 +295,8 @@ def require_measured(terms: CohortTerms, decoder: Decoder, passes: PassShape) ->
         shape = PassShape(**{name: found.get(name, 0) for name in asdict(passes)})
         if facts.items() <= found.items() and shape.covers(passes):
             return {**found, "finished_at": result.finished_at}
-    raise ValueError(
-        unmeasured(
-            terms,
-            f"{', '.join(facts.values())}, passes of {passes.rows} rows, {passes.columns} tokens "
-            f"and {passes.new_tokens} steps",
-        )
+    raise _unmeasured(
+        terms,
+        f"{', '.join(facts.values())}, passes of {passes.rows} rows, {passes.columns} tokens "
+        f"and {passes.new_tokens} steps",
     )

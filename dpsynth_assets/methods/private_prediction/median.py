@@ -86,24 +86,21 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
 
         **Source** Amin et al. 2025, section 6.1, "Privacy budget".
         """
-        parameters = {"eta": self.mean_mechanism.eta}
-        matched = self.matched_epsilon or target_epsilon
-        if (refusal := self._ex_post_refusal(matched)) is not None:
-            return self.refused_plan(refusal, parameters)
-        tokens = tokens_within(self.mean_mechanism.event, matched, self.terms.delta)
-        drawn = MedianTokens(tokens=tokens, mechanism=self.median_mechanism)
-        return self.planned_tokens(drawn, {**parameters, "matched_epsilon": matched}, matched)
-
-    def _ex_post_refusal(self, matched: float) -> str | None:
         if not self.terms.accepts_ex_post:
-            return (
+            raise ValueError(
                 "median_clustered gives an ex-post guarantee only, not (ε, δ)-DP; cohort "
                 f"{self.terms.cohort!r} does not accept it. Set budget.accepts_ex_post: true, or "
                 "use mean_clustered."
             )
+        matched = self.matched_epsilon or target_epsilon
         if matched <= 0:
-            return "Expected matched_epsilon for median_clustered without a budget share, got none."
-        return None
+            raise ValueError(
+                "Expected matched_epsilon for median_clustered without a budget share, got none."
+            )
+        parameters = {"eta": self.mean_mechanism.eta, "matched_epsilon": matched}
+        tokens = tokens_within(self.mean_mechanism.event, matched, self.terms.delta)
+        drawn = MedianTokens(tokens=tokens, mechanism=self.median_mechanism)
+        return self.planned_tokens(drawn, parameters, matched)
 
     @property
     def median_mechanism(self) -> MedianTokenMechanism:

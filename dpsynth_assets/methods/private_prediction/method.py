@@ -1,28 +1,26 @@
 """The common part of private prediction: one paid stage, whose rows are the corpus."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.whole import Room, bytes_of_texts
-from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
+from dpsynth_assets.methods.base import Method, mechanism_of, planned
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
     BatchTokens,
     Drawing,
-    RealisedCosts,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
     decoder_parameters,
     prompt_columns,
 )
-from dpsynth_assets.methods.private_prediction.passes import DrawPass, generate_corpus
+from dpsynth_assets.methods.private_prediction.passes import generate_corpus
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
@@ -30,7 +28,6 @@ from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
     clipped_tail,
     declared_vocabulary,
 )
-from dpsynth_assets.methods.rejection_sampling import RowFilter
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
@@ -97,7 +94,7 @@ class BatchPrediction(Method[BatchesT]):
             reads=self.public_inputs,
             tested=self.tested,
             identity=self.identity,
-            in_parts=not self.terms.decodes_in_vllm,
+            in_parts=not (self.terms.decodes_in_vllm or self.reads_weights),
             follows_clusters=self.declared.uses_histogram,
             examples_in_prompt=self.config.examples_per_context,
             work=self.work,
@@ -212,32 +209,10 @@ class BatchPrediction(Method[BatchesT]):
         )
 
     def generated(self, run: StageRun) -> tuple[SyntheticCorpus, Drawing]:
-        """Draws all passes, here or by workers where records are in shards, and writes the rows.
-
-        Returns:
-            The corpus, and how it was drawn, with its realised costs if there are any.
-        """
-        stage, private, public = run.stage, run.private, run.public
-        batches = split_batches(self.declared, private, public)
-        drawing = self.drawing(stage, public, len(batches.batches))
-        draw = None
-        if public.reopened is not None:
-            draw = DrawPass(method=self, stage=stage, batches=batches, reopened=public.reopened)
-        return generate_corpus(drawing, batches, private, draw, run.progress), drawing
-
-    def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
-        """Says how the passes of a run of this many batches are drawn, by any process."""
-        drawn = mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
-        is_planned = drawn.event() is not None
-        return Drawing(
-            declared=self.declared,
-            public=public,
-            drawn=drawn,
-            form=self.form,
-            kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
-            with_public_prompts=self.compares_with_public_prompts,
-            costs=None if is_planned else RealisedCosts.of_nothing(batches, drawn.tokens),
-        )
+        """Draws the rows, and gives what drew them, which knows realised costs."""
+        batches = split_batches(self.declared, run.private, run.public)
+        drawing = Drawing(method=self, stage=run.stage, batches=batches, public=run.public)
+        return generate_corpus(drawing, run.private, run.progress), drawing
 
     def reconstruct(self, target_epsilon: float, model: Any) -> "KeysWritten | None":
         """Runs the method on planted keys (`planted_keys`)."""
@@ -247,28 +222,28 @@ class BatchPrediction(Method[BatchesT]):
     def planned_tokens(
         self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan:
-        """Plans r private tokens a batch, or refuses them in one line.
+        """Plans r private tokens a batch.
 
         Args:
             mechanism: The tokens, with what draws them; without an event where nothing but an
                 ex-post bound is known.
             parameters: What the ledger keeps beside the settings.
             target_epsilon: ε that the tokens were sized by.
+
+        Raises:
+            ValueError: So many tokens cannot be drawn, or not at this price.
         """
-        tokens, event = mechanism.tokens, mechanism.event()
-        refusal = self.declared.refusal(tokens, target_epsilon)
-        if refusal is None and event is not None:
-            refusal = self._composition_refusal()
-        if refusal is not None:
-            return self.refused_plan(refusal, parameters)
-        terms = self.terms
+        tokens = mechanism.tokens
+        self.declared.require(tokens, target_epsilon)
+        if mechanism.event() is not None:
+            self._require_composition()
+        computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
         return planned(
             self,
             {CANDIDATE_CORPUS: mechanism},
-            self.settings(tokens, parameters),
+            {**self.config.stated(), **computed, **parameters},
             form=self.form,
             tail=self.tail,
-            epsilon=None if event is None else epsilon_of([event], terms.delta, terms.accountant),
             tokens_per_batch=tokens,
             rows_estimate=self.declared.rows_estimate(tokens),
         )
@@ -278,7 +253,7 @@ class BatchPrediction(Method[BatchesT]):
         """Whether batches of a pass may draw at different steps: some tokens are not drawn."""
         return self.terms.json_schema is not None
 
-    def _composition_refusal(self) -> str | None:
+    def _require_composition(self) -> None:
         """Refuses an exact composition of draws whose number of steps is not r; zCDP adds up.
 
         Rounding lets a record move the draws of other batches of its pass. Where those come at
@@ -286,25 +261,13 @@ class BatchPrediction(Method[BatchesT]):
         drawn: their ρ adds up to no more than is charged, and that is all that is proved.
         """
         facts = self.declared.facts
-        if not (self.draws_apart and facts.logit_slack > 0 and facts.batches_per_pass > 1):
-            return None
-        if self.terms.accountant != "tight":
-            return None
-        return (
-            f"Expected budget.accountant: zcdp for {self.name} where batches of a forward pass "
-            "draw at different steps and logit_slack is charged, got tight. Set it, or "
-            "batches_per_forward: 1, or decode exactly."
-        )
-
-    def refused_plan(self, refusal: str, parameters: Mapping[str, Any]) -> MethodPlan:
-        """Makes a plan of no tokens that says why in one line."""
-        return replace(refused(self, refusal, self.settings(0, parameters)), tokens_per_batch=0)
-
-    def settings(self, tokens: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Writes the settings as the ledger keeps them, with what was computed from them."""
-        own = self.config.stated()
-        computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
-        return own | computed | dict(parameters)
+        moved = self.draws_apart and facts.logit_slack > 0 and facts.batches_per_pass > 1
+        if moved and self.terms.accountant == "tight":
+            raise ValueError(
+                f"Expected budget.accountant: zcdp for {self.name} where batches of a forward pass "
+                "draw at different steps and logit_slack is charged, got tight. Set it, or "
+                "batches_per_forward: 1, or decode exactly."
+            )
 
 
 def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:

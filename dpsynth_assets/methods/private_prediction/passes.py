@@ -7,7 +7,7 @@ plans and collects, and reads no record.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,15 +24,13 @@ from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.split_batches import (
     Part,
     PrivateBatch,
-    RunBatches,
     parts_of,
 )
-from dpsynth_assets.methods.stages import Stage, SyntheticCorpus
+from dpsynth_assets.methods.stages import SyntheticCorpus
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,39 +38,28 @@ class DrawPass:
     """Draws one pass in a worker. Holds public values only.
 
     Attributes:
-        method: The bound method.
-        stage: Its planned stage.
-        batches: The batches of the run, and how they are filled.
+        drawing: How passes are drawn, without models.
         reopened: Opens the language model in the worker.
     """
 
-    method: "BatchPrediction[Any]"
-    stage: Stage
-    batches: RunBatches
+    drawing: Drawing
     reopened: "Callable[[], PublicInputs]"
 
     def __call__(self, number: int, tables: "Sequence[pl.DataFrame]") -> dict[str, Any]:
         """Draws the pass of this number from the rows that were sorted into it."""
-        batches = self.batches.batches
-        drawing = self.method.drawing(self.stage, self.reopened(), len(batches))
-        part = parts_of(batches, self.method.config.batches_per_forward)[number]
-        return draw_pass(drawing, self.batches.filled_part(part, tables))
+        drawing = replace(self.drawing, public=self.reopened())
+        part = drawing.batches.filled_part(drawing.parts[number], tables)
+        return draw_pass(drawing, part)
 
 
 def generate_corpus(
-    drawing: Drawing,
-    batches: RunBatches,
-    private: PrivateInputs,
-    draw: DrawPass | None,
-    progress: ProgressCallback,
+    drawing: Drawing, private: PrivateInputs, progress: ProgressCallback
 ) -> SyntheticCorpus:
     """Draws the passes that are not kept yet, and writes rows and facts of all.
 
     Args:
         drawing: How passes are drawn; its costs are filled in.
-        batches: The batches of the run.
         private: Records, here or in shards, and where finished passes are kept.
-        draw: Draws one pass in a worker, where records are in shards.
         progress: Told how far it is: of draws, what is kept of them (`PassProgress`).
 
     **Privacy** As `written_corpus`. A pass that is kept is never drawn again; one that a killed
@@ -81,17 +68,18 @@ def generate_corpus(
     Raises:
         ValueError: Records are in shards and nothing keeps passes, or no worker can draw them.
     """
-    parts = parts_of(batches.batches, drawing.config.batches_per_forward)
-    told = PassProgress(len(parts), len(batches.batches), drawing.rules, progress)
+    batches, reopened = drawing.batches, drawing.public.reopened
+    told = PassProgress(len(drawing.parts), len(batches.batches), drawing.rules, progress)
     run = _Run(drawing, told, private.passes)
     if private.parts is None:
         placed = parts_of(batches.placed(private), drawing.config.batches_per_forward)
         finished = [run.drawn(part) for part in placed]
-    elif draw is None or private.passes is None:
+    elif reopened is None or private.passes is None:
         raise ValueError("Expected a store of passes and workers that open models, got neither.")
     else:
-        finished = run.drawn_by_workers(private.parts, draw, parts)
-    return written_corpus(drawing, batches.batches, finished)
+        draw = DrawPass(drawing=replace(drawing, public=PublicInputs()), reopened=reopened)
+        finished = run.drawn_by_workers(private.parts, draw)
+    return written_corpus(drawing, finished)
 
 
 @dataclass(frozen=True)
@@ -131,13 +119,12 @@ class _Run:
         self.told.finish(steps, None if self.passes is None else np.array(values["drawn"]))
         return values
 
-    def drawn_by_workers(
-        self, records: Shards, draw: DrawPass, parts: Sequence[Part[Any]]
-    ) -> list[Mapping[str, Any]]:
+    def drawn_by_workers(self, records: Shards, draw: DrawPass) -> list[Mapping[str, Any]]:
         """Has workers draw the passes that are not kept; told of kept passes alone."""
+        parts = self.drawing.parts
         found = {part.number: self.kept(part) for part in parts}
         missing = [number for number, values in found.items() if values is None]
-        steps = draw.batches.steps(missing, len(parts))
+        steps = self.drawing.batches.steps(missing, len(parts))
         memory = getattr(self.drawing.public.language_model, "weight_bytes", 0)
         with closing(records.draw_passes(steps, draw, missing, memory=memory)) as made:
             for number in made:

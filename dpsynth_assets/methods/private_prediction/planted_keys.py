@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.files.whole import Checkpoint
-from dpsynth_assets.methods.base import CohortTerms, Method
+from dpsynth_assets.methods.base import CohortTerms, Method, priced
 from dpsynth_assets.methods.cluster_histogram import (
     ClusterHistogram,
     assign_clusters,
@@ -153,13 +153,13 @@ def key_length(model: Any) -> int:
 def short_plan(method: "BatchPrediction[Any]", target_epsilon: float) -> MethodPlan:
     """Plans as declared, or about `PRIVATE_TOKENS`: they cost ρ in proportion."""
     target = method.matched_epsilon or target_epsilon
-    plan = method.plan(target)
+    plan = priced(method, target)
     tokens = plan.tokens_per_batch or 0
     if plan.refusal is not None or tokens <= PRIVATE_TOKENS:
         return plan
     rho = float(zcdp_rho(target, method.terms.delta)) * PRIVATE_TOKENS / tokens
     unmatched = type(method)(changed(method.config, matched_epsilon=None), method.terms)
-    return unmatched.plan(zcdp_epsilon(rho, method.terms.delta))
+    return priced(unmatched, zcdp_epsilon(rho, method.terms.delta))
 
 
 def changed(config: Any, **changes: Any) -> Any:

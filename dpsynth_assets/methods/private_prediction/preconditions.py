@@ -14,8 +14,8 @@ from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredB
 from dpsynth_assets.methods.private_prediction.decoding import (
     constraint_of,
     decoder_of,
-    measured_refusal,
     public_prompt,
+    require_at_least_measured,
     require_invariant_kernels,
     require_measured,
     self_tested,
@@ -118,8 +118,7 @@ def check_slack(
     Raises:
         ValueError: In one line; also where a slack of 0 fails its self-test.
     """
-    if (measured := measured_refusal(terms, config.logit_slack)) is not None:
-        raise ValueError(measured)
+    require_at_least_measured(terms, config.logit_slack)
     if terms.decodes_exactly:  # What is priced decides, not what a package says of itself.
         return
     if config.logit_slack == 0:

@@ -181,9 +181,8 @@ def _settings_problems(spec: PrivateDatasetSpec) -> list[Problem]:
             remedy = suggest(name, list(REGISTRY))
             problems.append(_problem(f"{field}.method", "the name of a method", repr(name), remedy))
             continue
-        expected, remedy = f"settings that {name!r} accepts", "Fix the method's name or settings."
         problems += [
-            _problem(field, expected, message.rstrip("."), remedy)
-            for message in check_settings(name, method.settings)
+            replace(problem, field=f"{field}.settings.{problem.field}".rstrip("."))
+            for problem in check_settings(name, method.settings)
         ]
     return problems

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.method import PRETRAINED_TOP_P
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
@@ -86,7 +87,7 @@ def test_sampling_needs_less_noise_at_the_same_cost(cases, accountant, relation)
 
 def test_a_sample_that_amplifies_nothing_is_refused(cases):
     terms = cases.terms(public_records=5000, accountant="zcdp", relation=REPLACE_ONE)
-    plan = cases.method(cases.config(vector_records=50), terms).plan(3.0)
+    plan = priced(cases.method(cases.config(vector_records=50), terms), 3.0)
     assert "does not count the sampling" in plan.refusal
 
 
@@ -129,18 +130,18 @@ def test_noise_is_never_finer_than_what_is_charged():
 
 def test_private_text_never_goes_to_an_endpoint(cases):
     terms = cases.terms(engine=ENDPOINT, prompts=default_templates("visits", labelled=True))
-    refusal = cases.method(cases.config(), terms).plan(3.0).refusal
+    refusal = priced(cases.method(cases.config(), terms), 3.0).refusal
     assert "private text" in refusal
     assert "\n" not in refusal
     shots_only = cases.config(use_vectors=False)
     assert cases.method(shots_only, terms).plan(3.0).refusal is None
-    document = cases.method(shots_only, cases.terms(engine=ENDPOINT)).plan(3.0)
+    document = priced(cases.method(shots_only, cases.terms(engine=ENDPOINT)), 3.0)
     assert "Declare prompt in the dataset file" in document.refusal
 
 
 def test_a_sample_needs_a_declared_number_of_records(cases):
     terms = cases.terms(public_records=None)
-    refused = cases.method(cases.config(vector_records=5), terms).plan(3.0)
+    refused = priced(cases.method(cases.config(vector_records=5), terms), 3.0)
     assert "declared number of records" in refused.refusal
     assert not refused.charges
     assert cases.method(cases.config(), terms).plan(3.0).refusal is None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.epsvec.shots import public_candidates, read_candidates
 from dpsynth_assets.methods.stages import Stage
 
@@ -66,7 +67,7 @@ def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engi
 def test_a_plan_without_any_number_of_records_cannot_tell_differences(cases):
     def refusal(**changes):
         terms = cases.terms(public_records=None)
-        return cases.method(cases.config(**changes), terms).plan(8.0).refusal
+        return priced(cases.method(cases.config(**changes), terms), 8.0).refusal
 
     assert refusal() is None  # the histogram of shots counts them
     assert "strength_unit: clip_bound" in refusal(use_fixed_shots=False)

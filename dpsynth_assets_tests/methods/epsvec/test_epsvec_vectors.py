@@ -81,8 +81,9 @@ def task_of(cases, engine, **changes):
         max_records_per_unit=1,
     )
     return VectorTask(
-        opens_reader=None,
+        opens_engine=None,
         reader=Here(reader),
+        shots=reader.shots,
         negatives=negatives_of(cases, reader, config, public),
         noise=noise,
         config=config,

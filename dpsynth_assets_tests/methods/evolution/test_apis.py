@@ -5,6 +5,7 @@ from mailboxes import public_rows
 
 from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
     EngineApi,
@@ -86,10 +87,11 @@ def test_prompts_are_checked_before_anything_is_charged():
     unknown = engine_config(random_prompt={"message_template": [{"content": "{category}"}]})
     with pytest.raises(PromptError, match=r"random_prompt: .* got category"):
         read_prompts(unknown, TERMS)
-    assert "category" in AugPe(unknown, TERMS).refusal(1.0)
-    assert "no/such" in AugPe(engine_config(random_prompt="no/such.json"), TERMS).refusal(1.0)
-    assert "engine.model" in AugPe(engine_config(), make_terms()).refusal(1.0)
-    assert AugPe(engine_config(), TERMS).refusal(1.0) is None
+    missing = engine_config(random_prompt="no/such.json")
+    assert "category" in priced(AugPe(unknown, TERMS), 1.0).refusal
+    assert "no/such" in priced(AugPe(missing, TERMS), 1.0).refusal
+    assert "engine.model" in priced(AugPe(engine_config(), make_terms()), 1.0).refusal
+    assert priced(AugPe(engine_config(), TERMS), 1.0).refusal is None
 
 
 def test_a_prompt_is_known_by_its_content(tmp_path):

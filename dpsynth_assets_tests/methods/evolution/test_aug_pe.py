@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import random_population
@@ -34,7 +35,7 @@ def method_of(config=None, terms=None):
 
 
 def plan_of(config=None, terms=None, epsilon=2.0):
-    return method_of(config, terms).plan(epsilon)
+    return priced(method_of(config, terms), epsilon)
 
 
 def votes_of(plan, private):
@@ -78,7 +79,7 @@ def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
 
 def test_there_is_no_run_without_noise():
     # Nine published scripts default to noise = 0, and nothing warns.
-    assert "target_epsilon > 0" in plan_of(epsilon=0.0).refusal
+    assert "Expected a budget_share" in plan_of(epsilon=0.0).refusal
     plan = plan_of(epsilon=1e6)
     assert plan.parameters["noise_std"] == 1.0
     with pytest.raises(ValueError, match="noise"):

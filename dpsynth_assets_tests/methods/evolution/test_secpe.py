@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.evolution import SecPe
 from dpsynth_assets.methods.evolution.config import SecPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE
@@ -55,7 +56,7 @@ def config(**changes):
 
 
 def plan(settings=None, known=None):
-    return SecPe(settings or config(), known or terms()).plan(0.0)
+    return priced(SecPe(settings or config(), known or terms()), 0.0)
 
 
 def released(settings=None, known=None, private=None, made=None):
@@ -138,7 +139,8 @@ def test_group_privacy_of_the_record_event_is_the_secrets_own_event():
 
 
 def test_records_without_a_share_of_the_budget_are_refused():
-    assert "Give it a budget_share" in record_level(0.0).refusal
+    with pytest.raises(ValueError, match="Expected a budget_share"):
+        record_level(0.0)
 
 
 def test_a_release_for_records_too_is_drawn_under_its_event():

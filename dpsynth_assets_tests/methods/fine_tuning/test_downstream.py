@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning
 from dpsynth_assets.methods.fine_tuning.config import (
     CLASSIFIER_RATE,
@@ -124,7 +125,7 @@ def test_a_classifier_that_could_not_be_trained_is_refused_by_its_plan(
     cases, settings, terms, told
 ):
     config = DownstreamConfig(task="classification", **settings)
-    refused = DownstreamFineTuning(config, cases.terms(**terms)).plan(4.0)
+    refused = priced(DownstreamFineTuning(config, cases.terms(**terms)), 4.0)
     assert re.search(told, refused.refusal)
     assert refused.event is None
     assert not refused.charges

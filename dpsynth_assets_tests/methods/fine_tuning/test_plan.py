@@ -8,12 +8,14 @@ import pytest
 
 from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, passes_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy import calibration
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.calibration import TOLERANCE
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
@@ -109,7 +111,7 @@ def test_every_relation_and_unit_is_planned_within_its_target(cases, changes, ac
 
 def test_an_undeclared_number_of_records_is_refused_unless_a_probability_is_given(cases):
     terms = cases.terms(public_records=None)
-    refused = Ctcl(CONFIG, terms).plan(4.0)
+    refused = priced(Ctcl(CONFIG, terms), 4.0)
     assert refused.event is None
     assert not refused.charges
     assert "public_facts.records" in refused.refusal
@@ -133,13 +135,13 @@ def test_every_method_plans_one_stage_with_its_default_settings(cases, method):
     made = bound.plan(2.0)
     assert made.refusal is None
     assert list(made.charges) == [stage.name for stage in bound.stages()]
-    assert bound.plan(0.0).refusal
+    assert priced(bound, 0.0).refusal
 
 
 def test_a_plan_is_calibrated_once_and_the_same_when_read_back(cases, monkeypatch):
     config = DpFineTuningConfig(steps=20, expected_batch_size=10)
     first = DpFineTuning(config, cases.terms()).plan(3.0)
-    monkeypatch.setattr(plan_cache, "training_noise_multiplier", None)  # calling it would raise
+    monkeypatch.setattr(calibration, "dp_sgd_noise_multiplier", None)  # calling it would raise
     assert DpFineTuning(config, cases.terms()).plan(3.0) == first
 
 
@@ -147,7 +149,9 @@ def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothi
     terms = cases.terms()
     Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
     kept_files = {file: json.loads(file.read_text()) for file in home().plans.iterdir()}
-    ((file, kept),) = [each for each in kept_files.items() if "calibration" in each[1]["key"]]
+    ((file, kept),) = [
+        each for each in kept_files.items() if "training_noise_multiplier" in each[1]["key"]["call"]
+    ]
     kept["value"] /= 10
     file.write_text(json.dumps(kept))
     made = Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
@@ -225,7 +229,7 @@ def test_what_is_trained_in_integers_takes_as_long_as_the_decoder_needs_to_read(
 @pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning", "downstream_fine_tuning"])
 def test_adapters_that_cannot_be_trained_as_declared_are_refused_in_the_plan(cases, name):
     settings = {"lora_rank": 4, "frozen_products": "int8"}
-    refusal = bound_method(name, settings, cases.terms()).plan(4.0).refusal
+    refusal = priced(bound_method(name, settings, cases.terms()), 4.0).refusal
     assert re.search("Expected exact_sums: true .* got false", refusal)
     assert "\n" not in refusal
 

@@ -10,7 +10,6 @@ from dpsynth_assets.methods.base import Method, MethodConfig, planned
 from dpsynth_assets.methods.capabilities import Advice, Candidate
 from dpsynth_assets.methods.inputs import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus, Writing
-from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.guarantees import Release
 
@@ -59,9 +58,7 @@ class PublicCopy(Method[PublicCopyConfig]):
             self,
             {COUNTS: mechanism},
             self.config.model_dump(mode="json") | {"noise_std": noise_std},
-            epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
             free=frozenset({"rows"}),
-            rows_estimate=self.config.rows,
         )
 
     def release(self, run):

@@ -6,6 +6,7 @@ s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 20
 
 import pytest
 
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
@@ -109,6 +110,6 @@ def test_batches_that_unequal_labels_may_overfill_are_charged_for_it(cases):
 def test_batches_by_places_refuse_a_number_of_batches(cases):
     config = baseline(1, batching="slots", batches_per_label=3)
     terms = cases.terms(relation=NeighboringRelation.ZERO_OUT, public_slots=True)
-    refusal = MeanUniform(config, terms).plan(10.0).refusal
+    refusal = priced(MeanUniform(config, terms), 10.0).refusal
     assert refusal is not None
     assert "batches_per_label" in refusal

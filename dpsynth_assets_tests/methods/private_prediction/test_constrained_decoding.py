@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dpsynth_assets.attacks.median_audit import WatchedMedian
 from dpsynth_assets.json_records import record_check
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
@@ -373,7 +374,7 @@ def test_an_exact_composition_of_draws_that_come_apart_is_refused_where_rounding
     for name, schema in (("mean_uniform", SCHEMA), ("mean_svt", None)):
         method = bound(name, schema)
         tight = replace(method.terms, accountant="tight")
-        refused = type(method)(method.config, tight).plan(8.0).refusal
+        refused = priced(type(method)(method.config, tight), 8.0).refusal
         assert "accountant: zcdp" in refused
         alone = method.config.model_copy(update={"batches_per_forward": 1})
         assert type(method)(alone, tight).plan(8.0).refusal is None

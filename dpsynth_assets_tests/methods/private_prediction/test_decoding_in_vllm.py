@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.vllm_decoder import VllmDecoderError, opening, process
@@ -17,7 +18,7 @@ def planned(name, cases, kind, **settings):
     spec = LanguageModelSpec(kind="pretrained", model="folder", decoder=kind)
     terms = cases.terms(accepts_ex_post=True, epsilon=900.0, language_model=spec)
     method = bound_method(name, BATCHES | settings, terms)
-    return method, method.plan(200.0)
+    return method, priced(method, 200.0)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec, PublicDataSpec
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
@@ -33,7 +34,7 @@ def planned(name, cases, decoder, **settings):
         accepts_ex_post=True, epsilon=60.0, language_model=decoder and declared(decoder)
     )
     method = bound_method(name, own | settings, terms)
-    return method, method.plan(12.0)
+    return method, priced(method, 12.0)
 
 
 @pytest.fixture

@@ -20,11 +20,12 @@ from dpsynth_assets.attacks.logit_moves import (
 )
 from dpsynth_assets.cli import audit as cli
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction import decoding
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
-    measured_refusal,
+    require_at_least_measured,
     self_tested,
     settings_of,
     slack_file,
@@ -137,11 +138,8 @@ def test_a_plan_that_declares_less_than_is_on_record_is_refused(cases, mixing):
     terms = terms_of(cases)
 
     def refusal(slack, terms=terms):
-        return (
-            bound_method("mean_uniform", BATCHES | {"logit_slack": slack}, terms)
-            .plan(200.0)
-            .refusal
-        )
+        settings = BATCHES | {"logit_slack": slack}
+        return priced(bound_method("mean_uniform", settings, terms), 200.0).refusal
 
     assert refusal(FLOAT32_SLACK) is None
     recorded(terms, FLOAT32_SLACK, mixing)
@@ -185,15 +183,15 @@ def test_other_weights_engines_and_products_have_no_result(cases, tmp_path, monk
 def test_an_exact_decoder_that_moves_would_be_refused_too(cases, mixing):
     terms = terms_of(cases, "exact")
     recorded(terms, 0.0, mixing)
-    assert measured_refusal(terms, 0.0).startswith("Expected logit_slack >= ")
+    with pytest.raises(ValueError, match="Expected logit_slack >= "):
+        require_at_least_measured(terms, 0.0)
 
 
 def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
     slack_file().parent.mkdir(parents=True, exist_ok=True)
     slack_file().write_text("{")
-    told = measured_refusal(terms_of(cases), FLOAT32_SLACK)
-    plan = bound_method("mean_uniform", {}, terms_of(cases, dtype="float16")).plan(9.0)
-    assert plan.refusal == told
+    method = bound_method("mean_uniform", {}, terms_of(cases, dtype="float16"))
+    told = priced(method, 9.0).refusal
     assert told.startswith("Expected audit results in ")
     assert "\n" not in told
 
@@ -224,11 +222,12 @@ def test_the_command_keeps_a_result_and_refuses_too_low_a_slack(monkeypatch, cas
     assert "Declare a logit_slack above 0 and at least this large" in " ".join(
         failed.output.split()
     )
-    assert measured_refusal(terms_of(cases), FLOAT32_SLACK) is not None
+    with pytest.raises(ValueError, match="Expected logit_slack >= "):
+        require_at_least_measured(terms_of(cases), FLOAT32_SLACK)
     assert "letters/logit-slack" in CliRunner().invoke(cli.app, ["show"]).output
     declared = audited(monkeypatch, cases, mixing, 1.0, "--only", "logit-slack")
     assert declared.exit_code == 0
-    assert measured_refusal(terms_of(cases), 1.0) is None
+    require_at_least_measured(terms_of(cases), 1.0)
 
 
 def test_the_command_notices_a_planted_bug(monkeypatch, cases, language_model):
@@ -286,7 +285,7 @@ def test_a_failing_self_test_is_one_line(mixing):
 def test_a_slack_of_zero_in_vllm_is_planned_only_where_kernels_are_asked_for(cases, monkeypatch):
     def plan(kind):
         settings = BATCHES | {"logit_slack": 0.0}
-        return bound_method("mean_uniform", settings, terms_of(cases, kind)).plan(200.0)
+        return priced(bound_method("mean_uniform", settings, terms_of(cases, kind)), 200.0)
 
     assert "VLLM_BATCH_INVARIANT=1" in plan("vllm").refusal
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")

@@ -8,6 +8,7 @@ import pytest
 from dpsynth_assets.attacks.reconstruction import CopyingModel
 from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.private_prediction.corpus import Drawing
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
@@ -33,4 +34,4 @@ def test_a_run_refuses_rounding_that_is_not_charged_whoever_calls_it(cases):
     public = PublicInputs(language_model=CopyingModel())
     stage = method.plan(3.0).stage(CANDIDATE_CORPUS)
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
-        _ = method.drawing(stage, public, 1).decoder
+        _ = Drawing(method=method, stage=stage, batches=None, public=public).decoder

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -71,7 +72,7 @@ def test_at_most_so_many_batches_are_kept_in_proportion(cases):
 
 def test_a_plan_without_declared_places_refuses(cases):
     config = MeanUniformConfig(**SETTINGS)
-    refused = MeanUniform(config, cases.terms()).plan(20.0)
+    refused = priced(MeanUniform(config, cases.terms()), 20.0)
     assert "public_facts.slots" in refused.refusal
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
     assert MeanUniform(config, terms).plan(20.0).refusal is None
