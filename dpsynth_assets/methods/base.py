@@ -122,16 +122,6 @@ class CohortTerms:
         schema = self.json_schema if follows_schema else None
         return TextForm.of(schema, self.prompts, self.label_texts)
 
-    @property
-    def priced_by(self) -> dict[str, Any]:
-        """What every calibration of noise depends on: JSON values for `plan_cache.remembered`."""
-        return {
-            "delta": self.delta,
-            "accountant": self.accountant,
-            "relation": str(self.relation),
-            "max_records_per_unit": self.unit.max_records,
-        }
-
     def histogram(self, scale: float, noise: NoiseKind = "gaussian") -> NoisyHistogram:
         """A histogram in which records count one each, with noise of such a scale (records)."""
         return NoisyHistogram(

@@ -256,10 +256,9 @@ class PublicInputs:
         """
         found = getattr(self, name)
         if found is None:
-            raise ValueError(
-                f"Expected the public artifact {_ARTIFACTS.get(name, name)}, got none. Materialise "
-                "it in the public base."
-            )
+            artifact = f"the public artifact {_ARTIFACTS.get(name, name)}"
+            what, remedy = _DECLARED.get(name, (artifact, "Materialise it in the public base."))
+            raise ValueError(f"Expected {what}, got none. {remedy}")
         return found
 
     def texts(self, count: int | None = None) -> list[str]:
@@ -275,6 +274,21 @@ _ARTIFACTS = {
     "cluster_centers": "public_clusters",
 }
 """Names of artifacts that are not those of attributes."""
+
+_DECLARED = {
+    "engine": ("the engine of the dataset file", "Declare engine."),
+    "topic_model": ("a topic model", "Declare topic_model in the public base."),
+    "topic_histogram": (
+        "the released topic histogram, which says what share of the rows each topic gets",
+        "Declare topic_histogram in the dataset file.",
+    ),
+    "cluster_histogram": (
+        "a released cluster histogram",
+        "Declare cluster_histogram in the dataset file and materialise it, or set "
+        "batches_per_label.",
+    ),
+}
+"""What is there only where it was declared, and the remedy."""
 
 
 def rows_behind(folder: str, public: PublicInputs) -> "pl.DataFrame":

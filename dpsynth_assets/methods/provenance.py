@@ -11,7 +11,7 @@ is not (ε, δ)-DP are not (ε, δ)-DP, however they are chosen. So a method may
 if every step behind it is.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -234,15 +234,23 @@ _IN_WORDS = {
 
 def input_problems(planned: "PlannedMethod", known: Methods, *, has_topics: bool) -> list[Problem]:
     """Lists what a method builds on that is not there; empty if all of it is."""
-    topics = [] if has_topics else _topic_problems(planned)
-    found = [_corpus_problem(planned, folder, known) for folder in planned.method.corpora]
-    return topics + [problem for problem in found if problem is not None]
+    found, writing, readable = [], planned.writing, readable_corpora(planned, known)
+    if writing is not None and writing.follows_topics and not has_topics:
+        expected = f"the released histogram of topics, which {planned.folder} follows"
+        asks = f"Declare topic_histogram, or drop {planned.folder} or the setting that asks for it."
+        found.append(Problem("topic_histogram", expected, "none", asks))
+    for folder in planned.method.corpora:
+        if folder in readable:
+            found += _unfit(planned, known[folder], known)
+        else:
+            found.append(_unreadable(planned, folder, known))
+    return found
 
 
 def readable_corpora(planned: "PlannedMethod", known: Methods) -> tuple[str, ...]:
     """Folders that a method's settings name and whose corpora it can read, without a circle."""
     named = planned.method.corpora
-    return tuple(folder for folder in named if _unreadable(planned, folder, known) is None)
+    return tuple(folder for folder in named if _is_readable(planned, folder, known))
 
 
 def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: bool) -> str | None:
@@ -261,87 +269,52 @@ def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: 
     return None
 
 
-def _topic_problems(planned: "PlannedMethod") -> list[Problem]:
-    if planned.writing is None or not planned.writing.follows_topics:
-        return []
-    return [
-        Problem(
-            field="topic_histogram",
-            expected=f"the released histogram of topics, which {planned.folder} follows",
-            got="none",
-            remedy=f"Declare topic_histogram, or drop {planned.folder} or the setting that asks "
-            "for it.",
-        )
+def _unfit(planned: "PlannedMethod", other: "PlannedMethod", known: Methods) -> Iterator[Problem]:
+    """Why a method may not build on a corpus that it could read."""
+    weaker = [
+        step
+        for step in (other, *(known[name] for name in _Named(known).behind(other.folder)))
+        if step.plan.guarantee is not GuaranteeType.DP
     ]
-
-
-def _corpus_problem(planned: "PlannedMethod", folder: str, known: Methods) -> Problem | None:
-    """Why a method may not build on the corpus of one folder."""
-    if (problem := _unreadable(planned, folder, known)) is not None:
-        return problem
-    steps = [known[folder], *(known[name] for name in _Named(known).behind(folder))]
-    other = next((p for p in steps if p.plan.guarantee is not GuaranteeType.DP), None)
-    if other is not None:
-        return Problem(
-            field="settings",
-            expected=f"a DP corpus for {planned.folder} to build on",
-            got=f"{other.folder}, which is {_IN_WORDS[other.plan.guarantee]}",
-            remedy="Rows made from it have no stronger guarantee: name the folder of a DP method.",
-        )
-    return _no_generator(planned, known[folder]) or _nothing_to_choose(planned, known[folder])
-
-
-def _no_generator(planned: "PlannedMethod", other: "PlannedMethod") -> Problem | None:
-    """Why the corpus of another method has no fine-tuned language model behind it."""
+    if weaker:
+        expected = f"a DP corpus for {planned.folder} to build on"
+        got = f"{weaker[0].folder}, which is {_IN_WORDS[weaker[0].plan.guarantee]}"
+        remedy = "Rows made from it have no stronger guarantee: name the folder of a DP method."
+        yield Problem("settings", expected, got, remedy)
     fine_tunes = any(stage.releases_language_model for stage in other.plan.stages)
-    if not planned.method.reads_weights or fine_tunes:
-        return None
-    return Problem(
-        field="settings",
-        expected=f"the folder of a method that fine-tunes a language model, for {planned.folder}",
-        got=f"{other.folder}, which fine-tunes no model",
-        remedy="Name one such as ctcl, over a public base with conditional_generator: "
-        "{kind: language_model}.",
-    )
-
-
-def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> Problem | None:
-    """Why there is no corpus of a folder that a method could read at all."""
-    name = f"the folder of another method, whose corpus {planned.folder} reads"
-    remedy = f"Corpora of this file: {', '.join(_readable(planned, known)) or 'none'}."
-    if folder not in known:
-        got = repr(folder)
-    elif planned.folder in {folder, *_Named(known).behind(folder)}:
-        got = f"{folder!r}, which is built on {planned.folder} itself"
-    elif not known[folder].writes_corpus:
-        got = f"{folder!r}, which writes no corpus"
-    else:
-        return None
-    return Problem(field="settings", expected=name, got=got, remedy=remedy)
-
-
-def _nothing_to_choose(planned: "PlannedMethod", other: "PlannedMethod") -> Problem | None:
-    """A method that keeps all rows of a corpus, or more, gives that corpus another name."""
+    if planned.method.reads_weights and not fine_tunes:
+        expected = f"the folder of a method that fine-tunes a language model, for {planned.folder}"
+        remedy = "Name one such as ctcl, over a public base with conditional_generator: "
+        remedy += "{kind: language_model}."
+        yield Problem("settings", expected, f"{other.folder}, which fine-tunes no model", remedy)
     own, others = planned.writing, other.writing
     if not planned.method.chooses_rows or own is None or others is None:
-        return None  # How many rows a corpus of one release has is known once it was made.
-    asked, there = own.rows, others.rows
-    if asked < there:
-        return None
-    return Problem(
-        field="settings.rows",
-        expected=f"fewer rows than {other.folder} writes ({there}), to choose among them",
-        got=str(asked),
-        remedy=f"Lower rows of {planned.folder}, or raise those of {other.folder}, which are free.",
-    )
+        return  # How many rows a corpus of one release has is known once it was made.
+    if own.rows >= others.rows:  # It would give the corpus another name.
+        expected = f"fewer rows than {other.folder} writes ({others.rows}), to choose among them"
+        remedy = (
+            f"Lower rows of {planned.folder}, or raise those of {other.folder}, which are free."
+        )
+        yield Problem("settings.rows", expected, str(own.rows), remedy)
 
 
-def _readable(planned: "PlannedMethod", known: Methods) -> list[str]:
-    return [
-        folder
-        for folder, other in known.items()
-        if other.writes_corpus and planned.folder not in {folder, *_Named(known).behind(folder)}
-    ]
+def _is_readable(planned: "PlannedMethod", folder: str, known: Methods) -> bool:
+    if folder not in known or not known[folder].writes_corpus:
+        return False
+    return planned.folder not in {folder, *_Named(known).behind(folder)}
+
+
+def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> Problem:
+    """Says why there is no corpus of a folder that a method could read at all."""
+    if folder not in known:
+        got = repr(folder)
+    elif known[folder].writes_corpus:
+        got = f"{folder!r}, which is built on {planned.folder} itself"
+    else:
+        got = f"{folder!r}, which writes no corpus"
+    there = ", ".join(name for name in known if _is_readable(planned, name, known)) or "none"
+    expected = f"the folder of another method, whose corpus {planned.folder} reads"
+    return Problem("settings", expected, got, f"Corpora of this file: {there}.")
 
 
 class _Named(Provenance):

@@ -26,7 +26,7 @@ from pydantic import Field
 from dpsynth_assets.datasets.fields import Declaration, Refusal
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, silent
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
 from dpsynth_assets.models.judges import (
     ANSWER_TOKENS,
@@ -330,13 +330,8 @@ def write_accepted(
     for round_number in range(settings.rounds):
         report = _round_progress(progress, round_number, len(todo))
         candidates = write_rows(todo, round_number, report)
-        texts = [text_of(each) for each in candidates]
-        faults = list(map(rules.fault, texts))
-        verdicts = _verdicts(kept.judge, texts, faults, report)
-        for place, candidate, fault, verdict in zip(
-            todo, candidates, faults, verdicts, strict=True
-        ):
-            tally.add(verdict, fault)
+        verdicts = tally.judged(list(map(text_of, candidates)), kept, rules, report)
+        for place, candidate, verdict in zip(todo, candidates, verdicts, strict=True):
             score = verdict.score or 0.0
             if verdict.accepted and score > best[place]:
                 accepted[place], best[place] = candidate, score
@@ -372,12 +367,8 @@ def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", d
     """
     if not frame.height:
         return frame, {}
-    texts = frame["text"].to_list()
-    faults = list(map(kept.rules().fault, texts))
-    verdicts = _verdicts(kept.judge, texts, faults, lambda _share, _message: None)
     tally = _Tally()
-    for verdict, fault in zip(verdicts, faults, strict=True):
-        tally.add(verdict, fault)
+    verdicts = tally.judged(frame["text"].to_list(), kept, kept.rules(), silent)
     facts = {**kept.facts, **tally.facts(1, tally.candidates - tally.accepted)}
     if tally.accepted < _MOST_LEFT_OUT * frame.height:
         return frame, {**facts, "rules_fit": False}
@@ -411,17 +402,23 @@ class _Tally:
         self._turned_down: Counter[str] = Counter()
         self._all = self._kept = 0.0
 
-    def add(self, verdict: Verdict, fault: str) -> None:
-        """Counts one verdict, and the rule that was broken."""
-        self.candidates += 1
-        self.accepted += verdict.accepted
-        if not verdict.accepted:
-            unscored = "unscored" if verdict.score is None else "judge"
-            self._turned_down[fault or unscored] += 1
-        if verdict.score is not None:
-            self._scored += 1
-            self._all += verdict.score
-            self._kept += verdict.score if verdict.accepted else 0.0
+    def judged(
+        self, texts: Sequence[str], kept: RowFilter, rules: RowRules, report: ProgressCallback
+    ) -> list[Verdict]:
+        """Judges candidates by rules and judge, and counts the verdicts."""
+        faults = list(map(rules.fault, texts))
+        verdicts = _verdicts(kept.judge, texts, faults, report)
+        self.candidates += len(texts)
+        for verdict, fault in zip(verdicts, faults, strict=True):
+            self.accepted += verdict.accepted
+            if not verdict.accepted:
+                unscored = "unscored" if verdict.score is None else "judge"
+                self._turned_down[fault or unscored] += 1
+            if verdict.score is not None:
+                self._scored += 1
+                self._all += verdict.score
+                self._kept += verdict.score if verdict.accepted else 0.0
+        return verdicts
 
     @property
     def reasons(self) -> str:

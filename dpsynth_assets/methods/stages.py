@@ -305,19 +305,10 @@ class StageRelease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticCorpus:
-    """Rows of a corpus and what may be said about how they came about.
-
-    Attributes:
-        rows: Columns `text`, `label` and DP-safe provenance (`batch`, `cluster`, `n_tokens`).
-        facts: Released, DP-safe numbers (rows, tokens, batches) for metadata and card.
-        internal: Numbers that depend on private data without noise (e.g. ex-post cost by batch);
-            shown to the steward only, never written to a released file.
-    """
+class SyntheticCorpus(StageRelease):
+    """Rows of a corpus: columns `text`, `label` and DP-safe provenance, e.g. `batch`."""
 
     rows: "pl.DataFrame"
-    facts: Mapping[str, Any]
-    internal: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 LARGEST_TAIL = 0.1

@@ -131,9 +131,8 @@ class EpsVec(Method[EpsVecConfig]):
             write=self.write,
         )
 
-    def work(self, step: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, step: str, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts texts that are written, and texts whose states are read behind prompts."""
-        del plan
         return counted_work(self.config, self.terms, step, sizes)
 
     def plan(self, target_epsilon: float) -> MethodPlan:

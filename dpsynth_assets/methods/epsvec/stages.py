@@ -142,9 +142,7 @@ class StageWork:
         Raises:
             ValueError: If none was opened.
         """
-        if self.public.engine is None:
-            raise ValueError("Expected the engine of the dataset file, got none. Open it first.")
-        engine: LocalEngine = self.public.engine
+        engine: LocalEngine = self.public.required("engine")
         return engine
 
     @property

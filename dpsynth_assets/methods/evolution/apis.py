@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,16 @@ if TYPE_CHECKING:
 ShareCallback = Callable[[float], None]
 
 
+class Wanted(NamedTuple):
+    """Texts to be written: one for each label, like those that are given (None: from nothing)."""
+
+    labels: Sequence[str]
+    texts: Sequence[str] | None
+    degree: float
+    seed: int
+    progress: ShareCallback | None
+
+
 class TextApi(ABC):
     """Writes texts for labels, and texts like other texts."""
 
@@ -56,7 +66,7 @@ class TextApi(ABC):
             seed: Public; equal calls give equal texts where the engine keeps seeds.
             progress: Told the share done.
         """
-        return self.written(labels, None, 1.0, seed, progress)
+        return self.written(Wanted(labels, None, 1.0, seed, progress))
 
     def vary(
         self,
@@ -76,19 +86,12 @@ class TextApi(ABC):
             seed: Public.
             progress: Told the share done.
         """
-        written = self.written(labels, texts, degree, seed, progress)
+        written = self.written(Wanted(labels, texts, degree, seed, progress))
         return [new or old for new, old in zip(written, texts, strict=True)]
 
     @abstractmethod
-    def written(
-        self,
-        labels: Sequence[str],
-        texts: Sequence[str] | None,
-        degree: float,
-        seed: int,
-        progress: ShareCallback | None,
-    ) -> list[str]:
-        """Writes a text for each label, like those that are given (None: from nothing)."""
+    def written(self, wanted: Wanted) -> list[str]:
+        """Writes what is wanted."""
 
 
 class PublicModelApi(TextApi):
@@ -126,15 +129,9 @@ class PublicModelApi(TextApi):
         text = self._label_texts[label]
         return self.language_model.prompt_ids(text, [], self._config.max_new_tokens)
 
-    def written(
-        self,
-        labels: Sequence[str],
-        texts: Sequence[str] | None,
-        degree: float,
-        seed: int,
-        progress: ShareCallback | None,
-    ) -> list[str]:
+    def written(self, wanted: Wanted) -> list[str]:
         """See `TextApi.written`."""
+        labels, texts, degree, seed, progress = wanted
         beginnings: list[list[int]] = [[]] * len(labels)
         if texts is not None:
             anew = np.random.default_rng(seed).uniform(degree / 2.0, 1.5 * degree, len(texts))
@@ -192,15 +189,9 @@ class EngineApi(TextApi):
         self._form = replace(form, text_start="")  # Prompt files open no text.
         self._random_prompt, self._variation_prompt = random_prompt, variation_prompt
 
-    def written(
-        self,
-        labels: Sequence[str],
-        texts: Sequence[str] | None,
-        degree: float,
-        seed: int,
-        progress: ShareCallback | None,
-    ) -> list[str]:
+    def written(self, wanted: Wanted) -> list[str]:
         """See `TextApi.written`."""
+        labels, texts, degree, seed, progress = wanted
         prompts: list[Prompt] = []
         for row, label in enumerate(labels):
             rng = np.random.default_rng([seed, row])  # Regardless of the other rows.
@@ -240,10 +231,9 @@ def open_api(
         kind = terms.language_model.writes_by if terms.language_model else DEFAULT_DECODER
         model = public.required("language_model")
         return PublicModelApi(model, texts, config, kind=kind, form=form)
-    if public.engine is None:
-        raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
+    engine = public.required("engine")
     variables = {name: {"label": text} for name, text in texts.items()}
-    return EngineApi(public.engine, *read_prompts(config, terms), variables, config, form)
+    return EngineApi(engine, *read_prompts(config, terms), variables, config, form)
 
 
 def read_prompts(config: EvolutionConfig, terms: CohortTerms) -> tuple[PromptFile, PromptFile]:

@@ -214,9 +214,8 @@ class EvolutionMethod(Method[EvolutionT]):
             write=self.write,
         )
 
-    def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def rows_work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the rows beside the survivors."""
-        del plan
         config = self.config
         survivors = min(config.rows, config.population)
         shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
@@ -226,9 +225,8 @@ class EvolutionMethod(Method[EvolutionT]):
 
         return accepted_work(config.rejection, config.rows - survivors, sizes, write) + shown
 
-    def rounds_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def rounds_work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """First texts and T - 1 rounds of variations; a round embeds candidates, or K of each."""
-        del plan
         config = self.config
         candidates, longest = config.population * config.variations, config.max_new_tokens
         counted = sizes.writing(

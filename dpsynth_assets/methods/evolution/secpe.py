@@ -183,9 +183,8 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         )
         return (clusters, population)
 
-    def _clusters_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def _clusters_work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the public documents that are embedded to be clustered."""
-        del plan
         documents = min(PUBLIC_DOCUMENTS, sizes.documents)
         return Work(embedded=documents * sizes.text_tokens)
 

@@ -97,18 +97,13 @@ def conditioning(
     Raises:
         ValueError: If keywords are asked for and there is no topic model.
     """
-    if keywords and public.topic_model is None:
-        raise ValueError(
-            "Expected a topic model, whose keywords are in the conditions, got none. Declare "
-            "topic_model in the public base."
-        )
     said = len(terms.labels) > 1 or templates is not None
     texts = terms.label_texts if said else ("",) * len(terms.labels)
     return Conditioning(
         labels=terms.labels,
         label_texts=texts,
         document_type=document_type,
-        topic_model=public.topic_model if keywords else None,
+        topic_model=public.required("topic_model") if keywords else None,
         templates=templates,
     )
 

@@ -66,9 +66,8 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
             )
         return super().plan(target_epsilon)
 
-    def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the training of the causal model, or of one layer over embeddings."""
-        del plan
         config = self.config
         layers = config.layers * config.width * (4 * config.width + 3 * config.feed_forward)
         causal = config.task == "next_word"

@@ -175,17 +175,15 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         served = self.fine_tunes_language_model
         return sizes.parameters.get(LANGUAGE_MODEL if served else CONDITIONAL_GENERATOR, 0.0)
 
-    def stage_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def stage_work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the training."""
-        del plan
         tokens = sizes.text(self.config.max_document_tokens)
         if self.fine_tunes_language_model:
             tokens += sizes.frame(0)
         return self.training_work(self._parameters(sizes), tokens, sizes)
 
-    def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def rows_work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the rows that the engine or the packed decoder writes."""
-        del plan
         config = self.config
         longest, together = config.max_document_tokens, ROWS_PER_FORWARD
 

@@ -53,9 +53,8 @@ class Resampled(Method[ResampledConfig]):
             write=self.write,
         )
 
-    def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, _plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the embeddings of the rows that are chosen from: twice as many as are kept."""
-        del plan
         return Work(embedded=2 * self.config.rows * sizes.text_tokens)
 
     def plan(self, target_epsilon: float) -> MethodPlan:

@@ -208,12 +208,7 @@ def released_histogram(public: PublicInputs, labels: tuple[str, ...]) -> TopicHi
     Raises:
         ValueError: If there is none, or its labels are not the declared ones.
     """
-    if public.topic_histogram is None:
-        raise ValueError(
-            "Expected the released topic histogram, which says what share of the rows each topic "
-            "gets, got none. Declare topic_histogram in the dataset file."
-        )
-    histogram = TopicHistogram.model_validate(public.topic_histogram)
+    histogram = TopicHistogram.model_validate(public.required("topic_histogram"))
     if histogram.labels != labels:
         raise ValueError(
             f"Expected a topic histogram of the {len(labels)} declared labels, got one of other "

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, log, sqrt
-from typing import cast
 
 import numpy as np
 
@@ -35,6 +34,10 @@ NO_CLUSTER = -1
 """In a cluster's place, where batches do not follow clusters or a record has none."""
 
 
+Cut = tuple[int, int | None, int]
+"""Label, cluster or None, and batches of a cell."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchCell:
     """The batches of one (label, cluster).
@@ -52,16 +55,13 @@ class BatchCell:
     generating: int
 
 
-def batch_counts(
-    histogram: ClusterHistogram, *, batch_records: int, max_batches: int
-) -> tuple[BatchCell, ...]:
+def batch_counts(histogram: ClusterHistogram, batch_records: int) -> list[Cut]:
     """Decides from released counts how many batches each (label, cluster) is cut into.
 
-    A cell gets round(count / (s k)) batches, so a cell below half a batch gets none; when there
-    are more than `max_batches`, that many generate, in proportion.
+    A cell gets round(count / (s k)) batches, so a cell below half a batch gets none.
 
     Returns:
-        Cells with at least one batch, in the histogram's order.
+        Label, cluster and batches of cells with at least one batch, in the histogram's order.
 
     Raises:
         ValueError: If no released count reaches half a batch.
@@ -80,36 +80,11 @@ def batch_counts(
             f"Expected a released cluster count of at least {batch_records / 2:g} records (half a "
             "batch), got none. Lower expected_batch_size or clusters_per_label."
         )
-    return _with_shares(cells, max_batches)
+    return cells
 
 
-def uniform_batch_counts(
-    labels: int, batches_per_label: int, max_batches: int
-) -> tuple[BatchCell, ...]:
-    """Cuts every label into the same public number of batches, without clusters."""
-    cells = [(label, None, batches_per_label) for label in range(labels)]
-    return _with_shares(cells, max_batches)
-
-
-def label_batch_counts(
-    histogram: ClusterHistogram, *, batch_records: int, max_batches: int
-) -> tuple[BatchCell, ...]:
-    """Cuts every label into as many uniform batches as its released counts add up to.
-
-    A label gets round(count / (s k)) batches, at least one.
-
-    **Privacy** Post-processing of a released histogram.
-    """
-    cells = [
-        (label, None, max(1, int(sum(counts) / batch_records + 0.5)))
-        for label, counts in enumerate(histogram.dp_counts)
-    ]
-    return _with_shares(cells, max_batches)
-
-
-def _with_shares(
-    cells: Sequence[tuple[int, int | None, int]], max_batches: int
-) -> tuple[BatchCell, ...]:
+def generating_cells(cells: Sequence[Cut], max_batches: int) -> tuple[BatchCell, ...]:
+    """Lets so many batches generate: of more than `max_batches`, those, in proportion."""
     shares = proportional_shares([batches for _, _, batches in cells], max_batches)
     return tuple(
         BatchCell(label=label, cluster=cluster, batches=batches, generating=share)
@@ -292,11 +267,10 @@ class DeclaredBatches:
 
     @property
     def _generating(self) -> int | None:
-        if isinstance(self.config, UniformBatchesConfig):
-            if self.per_label is None:
-                return None
-            return sum(cell.generating for cell in self._uniform_cells(self.per_label))
-        if self.terms.public_records is None:
+        if self.per_label is not None:
+            return min(self.config.max_batches, self.per_label * len(self.terms.labels))
+        uniform = isinstance(self.config, UniformBatchesConfig)
+        if uniform or self.terms.public_records is None:
             return None
         return min(self.config.max_batches, self.terms.public_records // self.records_per_batch)
 
@@ -375,18 +349,22 @@ class DeclaredBatches:
         return RecordCells(labels=self.terms.labels, centers=centers, kept=kept)
 
     def hashed_cells(self, public: PublicInputs) -> tuple[BatchCell, ...]:
-        """Reads how many batches each cell is cut into off declared or released numbers."""
-        if not self.clustered and self.per_label is not None:
-            return self._uniform_cells(self.per_label)
-        counted = batch_counts if self.clustered else label_batch_counts
-        return counted(
-            self._histogram(public),
-            batch_records=self.records_per_batch,
-            max_batches=self.config.max_batches,
-        )
+        """Decides how many batches each label, or each (label, cluster), is cut into.
 
-    def _uniform_cells(self, per_label: int) -> tuple[BatchCell, ...]:
-        return uniform_batch_counts(len(self.terms.labels), per_label, self.config.max_batches)
+        Without clusters every label gets the declared number, or as many as its released counts
+        add up to, at least one. Reads public and released values only.
+        """
+        cells: list[Cut]
+        if self.clustered:
+            cells = batch_counts(self._histogram(public), self.records_per_batch)
+        elif self.per_label is not None:
+            cells = [(label, None, self.per_label) for label in range(len(self.terms.labels))]
+        else:
+            cells = [
+                (label, None, max(1, int(sum(counts) / self.records_per_batch + 0.5)))
+                for label, counts in enumerate(self._histogram(public).dp_counts)
+            ]
+        return generating_cells(cells, self.config.max_batches)
 
     def slot_cells(self, public: PublicInputs) -> list[tuple[int, int | None]]:
         """Lists the (label, cluster) pairs whose records fill batches in their public order."""
@@ -413,15 +391,10 @@ class DeclaredBatches:
 
     def _histogram(self, public: PublicInputs) -> ClusterHistogram:
         """Reads the released histogram of this cohort."""
-        histogram = public.cluster_histogram
-        if histogram is None:
-            raise ValueError(
-                "Expected a released cluster histogram, got none. Declare cluster_histogram in the "
-                "dataset file and materialise it, or set batches_per_label."
-            )
+        histogram: ClusterHistogram = public.required("cluster_histogram")
         if histogram.labels != self.terms.labels:
             raise ValueError(
                 f"Expected a histogram over the declared labels {list(self.terms.labels)}, got one "
                 f"over {list(histogram.labels)}. Materialise the cluster histogram again."
             )
-        return cast("ClusterHistogram", histogram)
+        return histogram

@@ -12,7 +12,6 @@ from dpsynth_assets.methods.private_prediction.corpus import BatchTokens, Realis
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
-    released,
     tokens_within,
 )
 from dpsynth_assets.methods.private_prediction.planted_keys import audit_median
@@ -132,6 +131,6 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         bound = drawn.mechanism.realised_epsilon(costs.by_batch)
         internal = {"ex_post_epsilon_by_batch": costs.by_batch, "ex_post_epsilon": bound}
         return Release(
-            value=released(replace(corpus, internal={**corpus.internal, **internal})),
+            value=replace(corpus, internal={**corpus.internal, **internal}),
             cost=Cost(guarantee=self.guarantee, ex_post_epsilon=bound),
         )

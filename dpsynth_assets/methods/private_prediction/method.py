@@ -121,8 +121,7 @@ class BatchPrediction(Method[BatchesT]):
 
     def tested(self, public: PublicInputs) -> Mapping[str, Any]:
         """States the self-test that a slack of 0 rests on, or what was measured of rounding."""
-        model = public.language_model
-        return logits_rest_on(self.config, self.terms, model, self.pass_shape(model))
+        return logits_rest_on(self, public.language_model)
 
     def pass_shape(self, language_model: Any) -> PassShape:
         """What a forward pass holds at most, from settings and public labels."""
@@ -163,9 +162,7 @@ class BatchPrediction(Method[BatchesT]):
 
         **Privacy** Reads settings, the public model and the released histogram only.
         """
-        finishes = self.config.on_exhaustion == "finish_publicly"
-        reads = finishes or self.compares_with_public_prompts
-        check_batches(self.declared, public, self.pass_shape, reads_public_prompts=reads)
+        check_batches(self, public)
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the contexts of all batches, and the texts that are finished publicly."""
@@ -204,9 +201,7 @@ class BatchPrediction(Method[BatchesT]):
         """
         drawn = mechanism_of(run.stage, BatchTokens)  # type: ignore[type-abstract]
         corpus, _ = self.generated(run)
-        return Release(
-            value=released(corpus), cost=Cost(guarantee=self.guarantee, event=drawn.event())
-        )
+        return Release(value=corpus, cost=Cost(guarantee=self.guarantee, event=drawn.event()))
 
     def generated(self, run: StageRun) -> tuple[SyntheticCorpus, Drawing]:
         """Draws the rows, and gives what drew them, which knows realised costs."""
@@ -284,8 +279,3 @@ def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: f
     if tokens and epsilon_of([price(tokens)], delta, "zcdp") > target_epsilon:
         tokens -= 1  # The quotient was rounded up to a whole number.
     return tokens
-
-
-def released(corpus: SyntheticCorpus) -> StageRelease:
-    """Makes a corpus the release of the stage."""
-    return StageRelease(facts=corpus.facts, rows=corpus.rows, internal=corpus.internal)

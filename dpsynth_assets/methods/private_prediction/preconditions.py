@@ -1,7 +1,6 @@
 """Checks before a charge that public settings and released numbers allow the run."""
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
@@ -10,7 +9,6 @@ from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
-from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
     constraint_of,
     decoder_of,
@@ -57,24 +55,17 @@ def charged_decoder(
     return decoder
 
 
-def check_batches(
-    declared: DeclaredBatches,
-    public: PublicInputs,
-    pass_shape: Callable[[Any], PassShape],
-    *,
-    reads_public_prompts: bool,
-) -> None:
+def check_batches(method: "BatchPrediction[Any]", public: PublicInputs) -> None:
     """Refuses what batches cannot be cut from, and prompts that leave no room for a document.
 
     Args:
-        declared: The method's batches.
+        method: The bound method.
         public: Language model, centres and released histogram.
-        pass_shape: The largest passes of the plan, given the model.
-        reads_public_prompts: Whether anything is written from prompts without examples.
     """
-    config, terms, model = declared.config, declared.terms, public.language_model
+    declared, config, terms = method.declared, method.config, method.terms
+    model = public.language_model
     constraint = constraint_of(terms, model)  # Before a prompt is written in the model's tokens.
-    passes = pass_shape(model)
+    passes = method.pass_shape(model)
     decoder = charged_decoder(config, terms, model, passes)
     whole = passes.columns + config.max_document_tokens
     if constraint is not None:
@@ -82,7 +73,7 @@ def check_batches(
     declared.check(public)
     decoder.require_room(whole)
     groups = [(declared.rows_at_hand, whole)] if declared.rows_per_pass else []
-    if reads_public_prompts:
+    if config.on_exhaustion == "finish_publicly" or method.compares_with_public_prompts:
         prompt = max(len(public_prompt(model, text)) for text in terms.label_texts)
         decoder.require_room(
             prompt + config.max_document_tokens,
@@ -126,17 +117,13 @@ def check_slack(
         self_tested(decoder, language_model, passes)
 
 
-def logits_rest_on(
-    config: PrivatePredictionConfig,
-    terms: CohortTerms,
-    language_model: Any,
-    passes: PassShape,
-) -> dict[str, Any]:
+def logits_rest_on(method: "BatchPrediction[Any]", language_model: Any) -> dict[str, Any]:
     """States the self-test of uncharged rounding in vLLM, or what was measured of charged one.
 
     Returns:
         Nothing of other draws: what they rest on needs no measurement of its own.
     """
+    config, terms, passes = method.config, method.terms, method.pass_shape(language_model)
     if terms.decodes_exactly:
         return {}
     decoder = decoder_of(terms, language_model)

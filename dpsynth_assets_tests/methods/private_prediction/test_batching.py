@@ -18,7 +18,7 @@ from dpsynth_assets.methods.inputs import label_indices
 from dpsynth_assets.methods.private_prediction.declared_batches import (
     BatchCell,
     batch_counts,
-    uniform_batch_counts,
+    generating_cells,
 )
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent
@@ -98,7 +98,7 @@ def test_another_salt_places_records_otherwise(cases):
 
 def test_batch_sizes_scatter_around_the_expected_size(cases):
     records = cases.records(4000)
-    cells = uniform_batch_counts(labels=2, batches_per_label=50, max_batches=100)
+    cells = generating_cells([(label, None, 50) for label in range(2)], 100)
     sizes = [len(held) for held in contexts(assign(records, cells=cells, s=40))]
     assert np.mean(sizes) == 40
     assert 20 < np.var(sizes) < 80  # Poisson(40)
@@ -151,7 +151,7 @@ HISTOGRAM = ClusterHistogram(
 
 
 def test_batch_counts_round_released_counts_and_leave_out_small_cells():
-    cells = batch_counts(HISTOGRAM, batch_records=20, max_batches=99)
+    cells = generating_cells(batch_counts(HISTOGRAM, 20), 99)
     assert [(c.label, c.cluster, c.batches, c.generating) for c in cells] == [
         (0, 0, 5, 5),
         (0, 3, 2, 2),
@@ -161,16 +161,16 @@ def test_batch_counts_round_released_counts_and_leave_out_small_cells():
 
 def test_max_batches_is_shared_in_proportion_and_never_exceeded():
     for limit in range(1, 12):
-        cells = batch_counts(HISTOGRAM, batch_records=20, max_batches=limit)
+        cells = generating_cells(batch_counts(HISTOGRAM, 20), limit)
         assert sum(cell.generating for cell in cells) == min(limit, 10)
         assert all(cell.generating <= cell.batches for cell in cells)
-    cells = batch_counts(HISTOGRAM, batch_records=20, max_batches=6)
+    cells = generating_cells(batch_counts(HISTOGRAM, 20), 6)
     assert [cell.generating for cell in cells] == [3, 1, 2]
 
 
 def test_counts_below_half_a_batch_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match="Lower expected_batch_size"):
-        batch_counts(HISTOGRAM, batch_records=500, max_batches=9)
+        generating_cells(batch_counts(HISTOGRAM, 500), 9)
 
 
 def test_top_centres_are_the_largest_noisy_counts_of_each_label():
