@@ -372,7 +372,7 @@ def evolved(plain: Plain, rows: int) -> pl.DataFrame:
         )
         return np.bincount(chosen[chosen >= 0], minlength=len(embeddings)).astype(np.float64)
 
-    survivors = last_survivors(method.evolve(public, vote, silent))
+    survivors = last_survivors(method.evolution(public).run(vote, silent).generations)
     return write_survivors(
         survivors,
         method.shared_out(rows),

@@ -78,11 +78,12 @@ def plan_dataset(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
 def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
     """Prices every registered method that the file does not name, with its default settings.
 
-    Each is given all that the cluster histogram leaves of the budget: what the method could do if
+    Each is given all that shared histograms leave of the budget: what the method could do if
     it were the only one.
     """
     declared = {planned.method.name for planned in plan.methods}
-    left = 1.0 - _shared_share(spec, plan.terms)
+    clusters = 0.0 if plan.histogram is None else plan.histogram.share
+    left = 1.0 - clusters - _topics_share(spec, plan.terms)
     worth = _worth(plan.terms, left / spec.budget.rounds)
     return tuple(
         _plan_method(MethodSpec(method=name), plan.terms, left, worth)
@@ -180,12 +181,6 @@ def _bound(entry: MethodSpec, terms: CohortTerms) -> Method[Any]:
 def _spends(entry: MethodSpec, terms: CohortTerms) -> bool:
     method = _bound(entry, terms)
     return method.guarantee is GuaranteeType.DP and spends(method)
-
-
-def _shared_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:
-    """What the shared histograms of a file take of the budget."""
-    clusters = 0.0 if spec.cluster_histogram is None else spec.cluster_histogram.budget_share
-    return clusters + _topics_share(spec, terms)
 
 
 def _topics_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:

@@ -109,6 +109,13 @@ class PublicRows:
             float(np.sqrt(self._squares[chosen].max(initial=0.0))),
         )
 
+    def by_label(self, labels: np.ndarray) -> dict[int, Group]:
+        """The rows of each label, given the (C,) labels of all."""
+        order = np.argsort(labels, kind="stable")
+        ends = np.flatnonzero(np.diff(labels[order])) + 1
+        parts = np.split(order, ends) if len(order) else []
+        return {int(labels[numbers[0]]): self.group(numbers) for numbers in parts}
+
     def _first_of_equal(self, numbers: np.ndarray) -> np.ndarray:
         places: dict[bytes, int] = {}
         for number in numbers.tolist():

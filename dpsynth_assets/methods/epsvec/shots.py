@@ -302,10 +302,7 @@ class ShotVotes:
             ValueError: There is not one embedding for each record.
         """
         public = PublicRows(self.candidate_embeddings, distance=False)
-        groups = {
-            index: public.group(np.flatnonzero(self.candidate_labels == index))
-            for index in range(len(self.labels))
-        }
+        groups = public.by_label(self.candidate_labels)
         own = counted_labels(private.records, self.labels)  # UNCOUNTED has no group.
         choices = nearest_rows_of_labels(private.vectors, own, public, groups)
         return np.bincount(choices[choices != NO_ROW], minlength=len(self.candidate_labels))

@@ -109,13 +109,13 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         """
         rounds = mechanism_of(run.stage, VotingRounds)
         event = rounds.event()
-        generations = self.evolve(
-            run.public,
+        evolved = self.evolution(run.public).run(
             PrivateVotes(rounds, self.terms.labels, run.private),
             run.progress,
             identity={"event": event_to_json(event), "settings": dict(run.stage.settings)},
             checkpoint=run.checkpoint,
         )
+        generations = evolved.generations
         folder = run.checkpoint.filled(lambda files: write_generations(files, generations))
         made = StageRelease(facts=self.facts_of(generations), files=folder)
         return Release(value=made, cost=Cost(guarantee=self.guarantee, event=event))

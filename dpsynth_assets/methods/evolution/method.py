@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.files.whole import Checkpoint, Room, bytes_of_texts
+from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts
@@ -16,7 +16,7 @@ from dpsynth_assets.methods.evolution.config import (
     ROWS_PER_FORWARD,
     EvolutionConfig,
 )
-from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
+from dpsynth_assets.methods.evolution.evolution import Evolution
 from dpsynth_assets.methods.evolution.population import (
     generation_facts,
     last_survivors,
@@ -313,28 +313,9 @@ class EvolutionMethod(Method[EvolutionT]):
         del public
         return {}
 
-    def evolve(
-        self,
-        public: PublicInputs,
-        vote: VoteFunction,
-        progress: ProgressCallback,
-        *,
-        identity: Mapping[str, Any] | None = None,
-        checkpoint: Checkpoint | None = None,
-    ) -> "pl.DataFrame":
-        """Runs the rounds under a function that releases votes.
-
-        Args:
-            public: Public and released inputs.
-            vote: Releases one round's votes.
-            progress: Told the share done.
-            identity: JSON values that tell this plan's checkpoints from another's.
-            checkpoint: Where steps are kept; None: nowhere, as all of it is public.
-
-        Returns:
-            Every voted candidate of every round (`population.voted_frame`).
-        """
-        evolution = Evolution(
+    def evolution(self, public: PublicInputs) -> Evolution:
+        """The rounds, which run under a function that releases votes."""
+        return Evolution(
             config=self.config,
             labels=self.terms.labels,
             sizes=self.shared_out(self.config.population),
@@ -343,7 +324,6 @@ class EvolutionMethod(Method[EvolutionT]):
             seed=public.seed,
             rows=self.starting_rows(public),
         )
-        return evolution.run(vote, progress, identity=identity, checkpoint=checkpoint).generations
 
     def facts_of(self, generations: "pl.DataFrame") -> dict[str, Any]:
         """What is told of a population that is released."""

@@ -265,7 +265,8 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         """
         sizes = self.shared_out(self.config.population)
         clusters = Representatives.load(public.released[CLUSTER_STAGE].folder)
-        generations = self.evolve(public, RepresentativeVotes(clusters, sizes), progress)
+        votes = RepresentativeVotes(clusters, sizes)
+        generations = self.evolution(public).run(votes, progress).generations
         write_generations(folder, generations)
         return StageRelease(facts=self.facts_of(generations), files=folder)
 

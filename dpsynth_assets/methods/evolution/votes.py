@@ -19,7 +19,6 @@ from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, count_votes
 from dpsynth_assets.privacy.nearest import (
-    Group,
     PublicRows,
     is_mapped,
     nearest_rows_of_labels,
@@ -64,7 +63,7 @@ def nearest_candidates(
     **Privacy** Private until noise is added. Entry i depends on record i and the candidates only.
     """
     public = PublicRows(candidates, distance=True)
-    groups = _by_label(public, np.asarray(candidate_labels))
+    groups = public.by_label(np.asarray(candidate_labels))
     return nearest_rows_of_labels(vectors, np.asarray(vector_labels), public, groups, norms=norms)
 
 
@@ -93,14 +92,6 @@ class VotingRecords:
         order = np.argsort(labels, kind="stable")
         moved = np.ascontiguousarray(vectors[order], dtype=np.float32)
         return cls(moved, labels[order], row_norms(moved))
-
-
-def _by_label(public: PublicRows, labels: np.ndarray) -> dict[int, Group]:
-    """Candidates of each label."""
-    order = np.argsort(labels, kind="stable")
-    ends = np.flatnonzero(np.diff(labels[order])) + 1
-    parts = np.split(order, ends) if len(order) else []
-    return {int(labels[numbers[0]]): public.group(numbers) for numbers in parts}
 
 
 VOTES_PER_RECORD = 1

@@ -307,13 +307,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             folder: Released weights.
         """
         generator = load_conditional_generator(folder, device="cpu", templates=self.templates)
-        known = conditioning(
-            self.terms,
-            self.config.document_type,
-            PublicInputs(),
-            keywords=False,
-            templates=self.templates,
-        )
+        known = self._conditioning(PublicInputs(), keywords=False)
         encoder, bound = generator.encoder, generator.max_condition_tokens
         conditions = [known.text(label, NO_TOPIC) for label in range(len(known.labels))]
         return {
@@ -333,12 +327,12 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             known=self._conditioning(public),
         )
 
-    def _conditioning(self, public: PublicInputs) -> Conditioning:
+    def _conditioning(self, public: PublicInputs, *, keywords: bool | None = None) -> Conditioning:
         return conditioning(
             self.terms,
             self.config.document_type,
             public,
-            keywords=self.has_keywords,
+            keywords=self.has_keywords if keywords is None else keywords,
             templates=self.templates,
         )
 

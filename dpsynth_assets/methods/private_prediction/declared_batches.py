@@ -69,7 +69,7 @@ def batch_counts(histogram: ClusterHistogram, batch_records: int) -> list[Cut]:
     **Privacy** Post-processing of a released histogram.
     """
     counted = enumerate(zip(histogram.centers, histogram.dp_counts, strict=True))
-    cells = [
+    cells: list[Cut] = [
         (label, center, int(max(count, 0) / batch_records + 0.5))
         for label, (centers, counts) in counted
         for center, count in zip(centers, counts, strict=True)
