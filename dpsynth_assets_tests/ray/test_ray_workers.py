@@ -16,11 +16,11 @@ from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, store
-from dpsynth_assets_tests.parts.test_split_sums import opens_reader, places
+from dpsynth_assets_tests.parts.test_split_sums import opens_engine, places
 from dpsynth_assets_tests.workers import tasks
 
 pytestmark = pytest.mark.slow
-__all__ = ["opens_reader", "places", "store"]
+__all__ = ["opens_engine", "places", "store"]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ It starts from random texts of a public model, or from the rows of another relea
 cohort: random texts lie far from the records, and the first votes are spent on leaving them.
 """
 
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from dpsynth_assets.methods.base import mechanism_of, planned
