@@ -84,7 +84,7 @@ def batch_counts(histogram: ClusterHistogram, batch_records: int) -> list[Cut]:
 
 
 def generating_cells(cells: Sequence[Cut], max_batches: int) -> tuple[BatchCell, ...]:
-    """Lets so many batches generate: of more than `max_batches`, those, in proportion."""
+    """Chooses the batches that generate: of more than `max_batches`, that many, in proportion."""
     shares = proportional_shares([batches for _, _, batches in cells], max_batches)
     return tuple(
         BatchCell(label=label, cluster=cluster, batches=batches, generating=share)

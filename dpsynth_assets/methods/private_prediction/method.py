@@ -226,7 +226,7 @@ class BatchPrediction(Method[BatchesT]):
             target_epsilon: ε that the tokens were sized by.
 
         Raises:
-            ValueError: So many tokens cannot be drawn, or not at this price.
+            ValueError: This number of tokens cannot be drawn, or not at this price.
         """
         tokens = mechanism.tokens
         self.declared.require(tokens, target_epsilon)
