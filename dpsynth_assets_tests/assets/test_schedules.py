@@ -175,9 +175,9 @@ WRITER = {
 def calibrated(monkeypatch):
     """Plans as if the noise of a training had been calibrated: the calibration takes seconds."""
     from dpsynth_assets.methods import plan_cache
-    from dpsynth_assets.methods.fine_tuning import plan
+    from dpsynth_assets.methods.fine_tuning import private_training
 
-    monkeypatch.setattr(plan, "sampled_noise", lambda *_, **__: 2.0)
+    monkeypatch.setattr(private_training, "sampled_noise", lambda *_, **__: 2.0)
     monkeypatch.setattr(plan_cache, "remembered_epsilon", lambda *_: 1.0)
 
 

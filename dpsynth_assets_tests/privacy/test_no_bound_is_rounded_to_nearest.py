@@ -26,9 +26,9 @@ ANONYMOUS = re.compile(r"(float\()?(value|number|n|x|v|figure|amount|bound|limit
 KEPT = {
     # Text inside the parameters that identify a release: other text would be another release, and
     # would be paid for again. The exact number stands beside each.
-    ("methods/fine_tuning/plan.py", "mechanism.noise_multiplier"),
-    ("methods/fine_tuning/plan.py", "mechanism.sampling_probability"),
-    ("methods/evolution/aug_pe.py", "found['noise_std']"),
+    ("methods/fine_tuning/private_training.py", "training.noise_multiplier"),
+    ("methods/fine_tuning/private_training.py", "training.sampling_probability"),
+    ("methods/evolution/aug_pe.py", "noise_std"),
     ("methods/evolution/secpe.py", "noise_std"),
     ("methods/epsvec/plan.py", "noise.noise_multiplier"),
     ("methods/epsvec/plan.py", "noise.sampling_probability"),

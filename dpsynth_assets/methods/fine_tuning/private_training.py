@@ -18,7 +18,7 @@ restart. It
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -31,12 +31,8 @@ from dpsynth_assets.methods.fine_tuning.config import (
     WEIGHT_DECAY,
     PrivateTrainingConfig,
 )
-from dpsynth_assets.methods.fine_tuning.plan import (
-    DeclaredTraining,
-    noise_parameters,
-    passes_of,
-)
 from dpsynth_assets.methods.inputs import PrivateInputs, Shards
+from dpsynth_assets.methods.plan_cache import sampled_noise
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning.rehearsals import mean_loss, refuse_untrainable
@@ -51,7 +47,7 @@ from dpsynth_assets.models.row_rules import SCHEMA, TextForm
 from dpsynth_assets.privacy.cpu import LARGE
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.guarantees import GRADIENTS, Cost, Release
-from dpsynth_assets.privacy.per_example import Products
+from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company
 from dpsynth_assets.privacy.poisson_sampling import SampledSum
 from dpsynth_assets.workers import forget, kept
 
@@ -114,18 +110,112 @@ class TrainingMethod(Method[TrainingConfigT]):
         return self.terms.form(follows_schema=False)
 
     @property
-    def declared(self) -> DeclaredTraining:
-        """The training as declared, from which it is planned."""
-        return DeclaredTraining(self.config, self.terms)
+    def sampling_probability(self) -> float | None:
+        """q: the given one, or B / declared records, at most 1; None if nothing public gives it.
+
+        **Privacy** Under add/remove the number of records is private: a q computed from it would be
+        another mechanism for each neighbour (errata B-002.4). Any public q is sound for any
+        records: a step then draws q n of them, a number that is never shown.
+        """
+        if self.config.sampling_probability is not None:
+            return self.config.sampling_probability
+        if self.terms.public_records is None:
+            return None
+        return min(1.0, self.config.expected_batch_size / self.terms.public_records)
+
+    @property
+    def batch_denominator(self) -> float:
+        """Divisor of noisy sums: B, or all declared records where B would be more."""
+        if self.config.sampling_probability is None and self.terms.public_records is not None:
+            return float(min(self.config.expected_batch_size, self.terms.public_records))
+        return float(self.config.expected_batch_size)
+
+    @property
+    def records_in_company(self) -> int:
+        """M: the records of a batch up to which several share a pass; 0 where each is alone."""
+        if self.config.exact_sums:
+            return 0
+        chance, known = self.sampling_probability, self.terms.public_records
+        drawn = None if chance is None or known is None else chance * known
+        most = self.config.expected_batch_size if drawn is None else drawn
+        return most_in_company(most, self._slack)
+
+    @property
+    def slack_of_shared_passes(self) -> float | None:
+        """Share of C that is charged for records sharing a pass; None where each is alone."""
+        return None if self.records_in_company == 0 else self._slack
+
+    @property
+    def _slack(self) -> float:
+        declared = self.config.gradient_slack
+        return GRADIENT_SLACK if declared is None else declared
+
+    @property
+    def takes_slack_of_float32(self) -> bool:
+        """Whether several records share a pass and it is not declared what that may change."""
+        return self.config.gradient_slack is None and self.records_in_company > 0
+
+    def training(self, target_epsilon: float) -> DpSgdMechanism:
+        """Plans T steps with the least noise that fits `target_epsilon` alone at δ.
+
+        Calibration takes seconds and is remembered in `DPSYNTH_HOME`; regardless of that value, the
+        event states the noise that will be drawn, and the ledger prices the event itself.
+
+        Raises:
+            ValueError: A public fact is missing, or settings that need each other disagree.
+
+        **Source** CTCL, section 4.1.3 and appendices D and E, with Poisson batches (errata
+        B-002.1).
+        """
+        chance = self.sampling_probability
+        if chance is None:
+            raise ValueError(
+                "Expected a declared number of records, from which the probability of drawing a "
+                "record is computed, got none. Declare public_facts.records if the number is "
+                "public, or give sampling_probability, a constant that does not come from the "
+                "records."
+            )
+        if self.config.trains_in_integers and not self.config.exact_sums:
+            raise ValueError(
+                "Expected exact_sums: true with frozen_products: int8, got false: with rounding to "
+                "int8, one record could change the gradients of the others in its pass. Set "
+                "exact_sums: true, or frozen_products: float32."
+            )
+        noise_multiplier = sampled_noise(
+            self.terms,
+            sampling_probability=chance,
+            steps=self.config.steps,
+            target_epsilon=target_epsilon,
+        )
+        return DpSgdMechanism(
+            l2_bound=self.config.clip_bound,
+            noise_multiplier=noise_multiplier,
+            sampling_probability=chance,
+            steps=self.config.steps,
+            expected_batch_size=self.batch_denominator,
+            relation=self.terms.relation,
+            max_records_per_unit=self.terms.unit.max_records,
+            most_in_company=self.records_in_company,
+            gradient_slack=self.config.gradient_slack,
+        )
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
-        training = self.declared.planned(target_epsilon)
+        training = self.training(target_epsilon)
         (stage,) = self.stages()
+        found = {
+            "sampling_probability": training.sampling_probability,
+            "noise_multiplier": training.noise_multiplier,
+            "noise": (
+                f"Gaussian of {training.noise_multiplier:.4g} x the clipping bound on each of "
+                f"{training.steps} summed gradients, each record drawn with probability "
+                f"{training.sampling_probability:.3g}"
+            ),
+        }
         return planned(
             self,
             {stage.name: training},
-            {**self.settings(), **noise_parameters(training)},
+            {**self.settings(), **found},
             form=self.form,
             free=FREE_SETTINGS,
             rests_on={stage.name: {GRADIENTS: passes_of(training)}},
@@ -156,14 +246,13 @@ class TrainingMethod(Method[TrainingConfigT]):
         Raises:
             TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
         """
-        declared = self.declared
         refuse_untrainable(
             start.model,
             examples,
             start.loss,
             self.config.clip_bound,
-            shared_passes=declared.takes_slack_of_float32,
-            slack=declared.slack_of_shared_passes,
+            shared_passes=self.takes_slack_of_float32,
+            slack=self.slack_of_shared_passes,
         )
 
     def train(
@@ -212,6 +301,17 @@ class TrainingMethod(Method[TrainingConfigT]):
             "public_losses": [[step, round(loss, 4)] for step, loss in facts.public_losses],
         }
         return Release(value=told, cost=Cost(guarantee=self.guarantee, event=mechanism.event()))
+
+
+def passes_of(mechanism: DpSgdMechanism) -> Mapping[str, Any]:
+    """What the bound on one record's gradient rests on, for the label."""
+    if mechanism.most_in_company == 0:
+        return {"passes": "alone"}
+    return {
+        "passes": "shared",
+        "gradient_slack": mechanism.slack,
+        "most_in_company": mechanism.most_in_company,
+    }
 
 
 def training_settings(config: PrivateTrainingConfig) -> FineTuningSettings:

@@ -6,7 +6,6 @@ import pytest
 
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DownstreamConfig
-from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
 from dpsynth_assets.models.fine_tuning import sources
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
@@ -67,7 +66,7 @@ def test_the_bound_that_is_kept_back_follows_from_public_numbers(cases):
     terms = cases.terms()
 
     def declared(**chosen):
-        return DeclaredTraining(DownstreamConfig(**TRAINING, **chosen), terms)
+        return DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), terms)
 
     mates = declared().records_in_company
     assert mates == most_in_company(10, GRADIENT_SLACK)

@@ -11,7 +11,7 @@ from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, passes_of
+from dpsynth_assets.methods.fine_tuning.private_training import passes_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.paths import home
@@ -119,12 +119,12 @@ def test_an_undeclared_number_of_records_is_refused_unless_a_probability_is_give
     given = CtclConfig(steps=20, expected_batch_size=10, sampling_probability=0.125)
     made = Ctcl(given, terms).plan(4.0)
     assert made.event.sampling_probability == 0.125
-    assert DeclaredTraining(given, terms).batch_denominator == 10
+    assert Ctcl(given, terms).batch_denominator == 10
 
 
 def test_a_batch_of_more_than_all_records_is_all_records(cases):
     config = CtclConfig(steps=5, expected_batch_size=1000)
-    declared = DeclaredTraining(config, cases.terms())
+    declared = Ctcl(config, cases.terms())
     assert declared.sampling_probability == 1.0
     assert declared.batch_denominator == 40
 
@@ -203,8 +203,8 @@ def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integer
 def test_what_is_trained_in_integers_is_planned_for_records_that_pass_alone(cases):
     method = bound_method("ctcl", {"steps": 20}, terms_over())
     assert method.plan(4.0).refusal is None
-    assert method.declared.planned(4.0).most_in_company == 0
-    assert passes_of(method.declared.planned(4.0)) == {"passes": "alone"}
+    assert method.training(4.0).most_in_company == 0
+    assert passes_of(method.training(4.0)) == {"passes": "alone"}
 
 
 def test_what_is_trained_in_integers_takes_as_long_as_the_decoder_needs_to_read(cases):
