@@ -101,7 +101,7 @@ class Plain:
     def kept(self) -> RowFilter:
         """Decides which rows are kept, as the method does."""
         method = self.method
-        return RowFilter.of(method.config.rejection, method.terms, self.public, method.form)
+        return RowFilter.of(method, self.public)
 
 
 def require_public(dataset: object) -> None:

@@ -38,7 +38,7 @@ from dpsynth_assets.models.judges import (
     LikelihoodJudge,
     Verdict,
 )
-from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, TextForm, has_abuse
+from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, has_abuse
 
 if TYPE_CHECKING:
     import polars as pl
@@ -193,14 +193,12 @@ class RowFilter:
     words: str = ""
 
     @classmethod
-    def of(
-        cls,
-        settings: RejectionSettings | None,
-        terms: CohortTerms,
-        public: PublicInputs,
-        form: TextForm,
-    ) -> "RowFilter":
-        """Opens what a method's settings say of a cohort's rows, all rules where they say nothing.
+    def of(cls, method: Any, public: PublicInputs) -> "RowFilter":
+        """Opens what a method's settings say of its rows, all rules where they say nothing.
+
+        Args:
+            method: Bound; it has a `form` of texts, and its settings `rejection`.
+            public: Public and released inputs.
 
         **Privacy** Reads public and released values alone.
 
@@ -209,8 +207,8 @@ class RowFilter:
             ValueError: No language model or public text.
             EngineError: The judge's engine cannot be opened.
         """
-        settings = settings_of(settings)
-        if form.schema is not None:  # Whole records, which no rule of prose is for.
+        settings, terms = settings_of(method.config.rejection), method.terms
+        if method.form.schema is not None:  # Whole records, which no rule of prose is for.
             settings = settings.model_copy(update={"rules": ()})
         words = " ".join((terms.domain, *terms.label_texts))
         return cls(settings=settings, judge=open_judge(settings, public), words=words)

@@ -226,8 +226,7 @@ class EpsVec(Method[EpsVecConfig]):
         Raises:
             ValueError: If the vectors belong to another model than the engine runs.
         """
-        kept = RowFilter.of(self.config.rejection, self.terms, public, self.form)
-        return write_corpus(self._writer(public), kept, rows, progress)
+        return write_corpus(self._writer(public), RowFilter.of(self, public), rows, progress)
 
     @contextmanager
     def open_rows(self, public: PublicInputs) -> Iterator[RowSource]:

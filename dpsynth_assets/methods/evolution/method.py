@@ -304,7 +304,7 @@ class EvolutionMethod(Method[EvolutionT]):
             api,
             public.seed,
             progress,
-            kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
+            kept=RowFilter.of(self, public),
             form=self.form,
         )
 

@@ -265,7 +265,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """
         kind, known = self.terms.engine.kind, self._conditioning(public)
         cells = self.cells(public, known, rows)
-        kept = RowFilter.of(self.config.rejection, self.terms, public, self.form)
+        kept = RowFilter.of(self, public)
         with self._opened(public) as writer:
             if writer.kind != kind:
                 progress(0.0, f"engine {writer.kind} writes: {kind} cannot serve this model")

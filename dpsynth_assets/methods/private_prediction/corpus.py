@@ -244,8 +244,7 @@ def written_corpus(drawing: Drawing, finished: Sequence[Mapping[str, Any]]) -> S
         batches=[batch.index for batch in owners],
         clusters=[batch.cluster for batch in owners],
     )
-    judge = RowFilter.of(drawing.config.rejection, drawing.terms, drawing.public, method.form)
-    rows, judged = kept_rows(frame, judge)
+    rows, judged = kept_rows(frame, RowFilter.of(method, drawing.public))
     facts = {
         "rows": len(rows),
         "tokens": int(rows["n_tokens"].sum()),
