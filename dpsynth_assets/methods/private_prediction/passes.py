@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class DrawPass:
     """Draws one pass in a worker. Holds public values only.
