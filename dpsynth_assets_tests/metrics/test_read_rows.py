@@ -7,7 +7,6 @@ from dpsynth_assets.metrics import read_rows
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
 from dpsynth_assets.metrics.metric import ScoredSide, Sides
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.next_answers import answer_log_shares
 from dpsynth_assets_tests.tiny_models import letters, write_language_model
 
 TEXTS = [f"{text} {row}" for row, text in enumerate(letters()[:40])]
@@ -29,8 +28,10 @@ def test_answers_are_those_of_each_prompt_alone(language_model):
     """Neither the beginning that prompts share nor the rows of a pass change an answer."""
     prompts = [language_model.encode(f"{TEXTS[0]}{end}") for end in (" a", " the other b", " c c")]
     answers = [[3, 4], [5], list(range(6, language_model.vocabulary_size)), [0, 1, 2]]
-    together = answer_log_shares(language_model, prompts, answers)
-    alone = [answer_log_shares(language_model, [prompt], answers)[0] for prompt in prompts]
+    together = read_rows.answer_log_shares(language_model, prompts, answers)
+    alone = [
+        read_rows.answer_log_shares(language_model, [prompt], answers)[0] for prompt in prompts
+    ]
     np.testing.assert_allclose(together, alone, atol=1e-5)
     np.testing.assert_allclose(np.exp(together).sum(axis=1), 1.0)
 
