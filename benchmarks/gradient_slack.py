@@ -106,7 +106,7 @@ def next_word():
 
 
 def classifier():
-    from dpsynth_assets.models.label_classifier import (
+    from dpsynth_assets.models.classifiers import (
         LabelledEmbedding,
         LabelLoss,
         new_label_classifier,

@@ -256,7 +256,7 @@ def _encoders(
     spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes, scored: int
 ) -> Work:
     """Encoders that are fine-tuned on real data and on every corpus, all passes, and tested."""
-    from dpsynth_assets.models.encoder_classifier import multiplications
+    from dpsynth_assets.models.classifiers import multiplications
 
     encoder = spec.evaluation.encoder
     if encoder is None:

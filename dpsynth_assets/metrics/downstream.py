@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.metrics.metric import LEAST_ROWS, Estimate, Metric, Need, Sides, Tables
-from dpsynth_assets.models.label_classifier import LABELS_FILE, classify
+from dpsynth_assets.models.classifiers import LABELS_FILE, classify
 from dpsynth_assets.models.next_word_model import (
     NextWordScores,
     NextWordSettings,

@@ -26,7 +26,7 @@ from dpsynth_assets.metrics.metric import (
     Tables,
     stratified_rows,
 )
-from dpsynth_assets.models.encoder_classifier import EncoderClassifier, fine_tuned
+from dpsynth_assets.models.classifiers import EncoderClassifier, fine_tuned
 from dpsynth_assets.models.engines.protocol import opened_once
 
 if TYPE_CHECKING:

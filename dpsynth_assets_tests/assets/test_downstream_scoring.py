@@ -11,7 +11,7 @@ import torch
 
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.models.label_classifier import new_label_classifier, save_label_classifier
+from dpsynth_assets.models.classifiers import new_label_classifier, save_label_classifier
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
 from dpsynth_assets.orchestration.assets.scoring import model_keys, report_table, score_models
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore

@@ -10,7 +10,7 @@ from dpsynth_assets.metrics.evaluation import (
     PrivateReference,
 )
 from dpsynth_assets.metrics.metric import ScoredSide
-from dpsynth_assets.models.encoder_classifier import fine_tuned
+from dpsynth_assets.models.classifiers import fine_tuned
 from dpsynth_assets.records.checking import _check_models
 from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.tiny_models import write_language_model

@@ -19,14 +19,14 @@ from dpsynth_assets.methods.fine_tuning.private_training import (
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, PublicInputs, counted_labels
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, Work
-from dpsynth_assets.models.fine_tuning.adapters import merge_adapters
-from dpsynth_assets.models.fine_tuning.sources import CausalLoss, TokenExample
-from dpsynth_assets.models.label_classifier import (
+from dpsynth_assets.models.classifiers import (
     LabelledEmbedding,
     LabelLoss,
     new_label_classifier,
     save_label_classifier,
 )
+from dpsynth_assets.models.fine_tuning.adapters import merge_adapters
+from dpsynth_assets.models.fine_tuning.sources import CausalLoss, TokenExample
 from dpsynth_assets.models.next_word_model import (
     NextWordSettings,
     PublicWordPieces,

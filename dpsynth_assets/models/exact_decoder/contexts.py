@@ -145,17 +145,12 @@ class ExactContexts:
 
     def _read(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
         """Reads tokens into rows from `first_row`, columns from `first_column`."""
-        packs = [
-            partial(
-                self._read_pack, [texts[row] for row in rows], first_row + rows[0], first_column
-            )
-            for rows in token_packs([len(text) for text in texts], self._tokens_per_pack)
-        ]
+        packs = []
+        for rows in token_packs([len(text) for text in texts], self._tokens_per_pack):
+            pack = Pack.of([texts[row] for row in rows], first_row + rows[0], first_column)
+            packs.append(partial(self._decoder.forward, self._cache, pack, fill=True))
         if packs:
             run_alone(packs, max(1, min(self._threads, len(packs))))
-
-    def _read_pack(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
-        self._decoder.forward(self._cache, Pack.of(texts, first_row, first_column), fill=True)
 
 
 def _shares(rows: int, workers: int) -> list[slice]:
