@@ -273,13 +273,13 @@ def metered() -> Iterator[dict[str, Any]]:
     began, before = (time.monotonic(), time.process_time()), COUNTS.copy()
     follows = _reset_peak()
     yield cost
-    tokens = COUNTS.since(before)
+    tokens = COUNTS - before
     cost |= {
         "seconds": round(time.monotonic() - began[0], 1),
         "processor_seconds": round(time.process_time() - began[1], 1),
         "peak_memory_mib": _peak_mib() if follows else None,
-        "tokens_read": tokens.read,
-        "tokens_written": tokens.written,
+        "tokens_read": tokens["read"],
+        "tokens_written": tokens["written"],
         "code": package_code(),
     }
 

@@ -4,6 +4,7 @@ Private prediction and engines decode through it alone; which model computes is 
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -22,29 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass
-class TokenCounts:
-    """Numbers of tokens.
-
-    Attributes:
-        read: Tokens of prompts and of texts that were read.
-        written: Rows of all decoding steps: a token each.
-    """
-
-    read: int = 0
-    written: int = 0
-
-    def since(self, earlier: "TokenCounts") -> "TokenCounts":
-        """What came after an earlier state."""
-        return TokenCounts(self.read - earlier.read, self.written - earlier.written)
-
-    def copy(self) -> "TokenCounts":
-        """The state as it is now."""
-        return TokenCounts(self.read, self.written)
-
-
-COUNTS = TokenCounts()
-"""Of this process."""
+COUNTS: Counter[str] = Counter()
+"""Tokens of this process: `read` of prompts and texts; `written`, rows of all decoding steps."""
 
 
 class Contexts(Protocol):
@@ -179,7 +159,7 @@ class Decoder(ABC):
                 "prompts to the public pad length first."
             )
         self.require_room(prompt_columns + max_new_tokens)
-        COUNTS.read += sum(map(len, prompts))
+        COUNTS["read"] += sum(map(len, prompts))
         prefixes = [list(prefix)[:prompt_columns] for prefix in public_prefixes]
         room = (prompt_columns, max_new_tokens)
         return self._read(prompts, Reading(*room, prefixes, rows_per_prefill, public, added or {}))

@@ -96,7 +96,7 @@ class ExactContexts:
         rows = len(self)
         if not rows:
             return torch.zeros((0, self._decoder.shape.vocabulary))
-        COUNTS.written += rows
+        COUNTS["written"] += rows
         # public: lengths of drawn texts
         self._cache.widen(self._prompt_columns + int(generated.max()))
         tokens = torch.where(generated == 0, self._last_tokens, tokens)
@@ -174,7 +174,7 @@ def pooled_streams(
     import torch
 
     begin = list(reading.begin)
-    COUNTS.read += len(begin) + sum(map(len, texts))
+    COUNTS["read"] += len(begin) + sum(map(len, texts))
     width = decoder.shape.width
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in reading.layers}
     threads = torch.get_num_threads() if decoder.device.type == "cpu" else 1

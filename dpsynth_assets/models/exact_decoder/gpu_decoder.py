@@ -189,7 +189,7 @@ class DeviceContexts(ExactContexts):
         rows = len(self)
         if not rows:
             return torch.zeros((0, self._decoder.shape.vocabulary), device=self._device)
-        COUNTS.written += rows
+        COUNTS["written"] += rows
         tokens, generated = tokens.to(self._device), generated.to(self._device)
         tokens = torch.where(generated == 0, self._last_tokens, tokens)
         spare = (0, -rows % _ROW_MULTIPLE)

@@ -199,7 +199,7 @@ class PackedContexts:
         if not len(self):
             vocabulary = self._model.config.get_text_config().vocab_size
             return torch.zeros((0, vocabulary), device=self._device)
-        COUNTS.written += len(self)
+        COUNTS["written"] += len(self)
         # public: lengths of drawn texts. On CUDA attention reads what a row may look at alone.
         on_device = self._device.type == "cuda"
         visible = self._prompt_columns + int(generated.max())

@@ -246,7 +246,7 @@ class VllmContexts:
 
         if not len(self):
             return torch.zeros((0, self._decoder.vocabulary), device=self._decoder.device)
-        COUNTS.written += len(self)
+        COUNTS["written"] += len(self)
         return self._decoder.next_logits(self._group, tokens.tolist(), generated.tolist())
 
     def keep(self, contexts: "torch.Tensor") -> None:
