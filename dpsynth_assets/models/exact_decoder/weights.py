@@ -69,15 +69,12 @@ class LlamaShape:
         _require("activation", config.hidden_act, "silu")
         _require("biases", config.attention_bias or config.mlp_bias, False)
         _require("rotary embedding", rotary.get("rope_type", "default"), "default")
-        depth = (
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        )
         return cls(
             layers=config.num_hidden_layers,
             width=config.hidden_size,
             heads=config.num_attention_heads,
             groups=config.num_key_value_heads,
-            depth=depth,
+            depth=config.head_dim,
             positions=config.max_position_embeddings,
             vocabulary=config.vocab_size,
             norm_epsilon=config.rms_norm_eps,
