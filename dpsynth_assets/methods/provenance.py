@@ -90,8 +90,22 @@ class Node:
 
     @property
     def drawn_from(self) -> dict[str, Any]:
-        """What the declarations decide about its draw: JSON values, public."""
-        return drawn_from(self.spec, self.base, self.part)
+        """What the declarations decide about its draw: JSON values, public.
+
+        A request names a release; which records stand in which batch, and what reads them, follows
+        from the whole declaration. So all of it is kept with the charge, but for `NO_PART`, and a
+        killed run is resumed under equal facts alone: half a draw under one division of the records
+        and half under another would read a record twice for one payment. docs/privacy.md has the
+        table by field.
+        """
+        declared = self.spec.model_dump(mode="json", exclude={"methods"})
+        if self.base is not None:
+            declared["public_data"] = self.base.model_dump(mode="json")
+        facts: dict[str, Any] = _deciding(declared)
+        settings = self.part.method.config.model_dump(mode="json")
+        free = self.part.plan.free_settings
+        own = {name: value for name, value in settings.items() if name not in free}
+        return {**facts, "settings": own, "labels": list(self.spec.composite_labels[0])}
 
     def inputs(self, public: Mapping[str, str], charges: Mapping[str, str]) -> dict[str, str]:
         """Identity of all that it is made from, as its request names it.
@@ -187,31 +201,6 @@ NO_PART = frozenset(
     }
 )
 """Fields that decide nothing about a draw; the price that a budget gives is in the request."""
-
-
-def drawn_from(
-    spec: PrivateDatasetSpec, base: PublicDataSpec | None, planned: Part
-) -> dict[str, Any]:
-    """Writes what the declarations decide about a method's draws: JSON values, public.
-
-    A request names a release; which records stand in which batch, and what reads them, follows from
-    the whole declaration. So all of it is kept with the charge, but for the fields named above, and
-    a killed run is resumed under equal facts alone: half a draw under one division of the records
-    and half under another would read a record twice for one payment. docs/privacy.md has the table
-    by field.
-
-    Args:
-        spec: The cohort.
-        base: Its public base; None where no file declares it.
-        planned: The method, or the histogram that methods share.
-    """
-    declared = spec.model_dump(mode="json", exclude={"methods"})
-    if base is not None:
-        declared["public_data"] = base.model_dump(mode="json")
-    facts: dict[str, Any] = _deciding(declared)
-    settings = planned.method.config.model_dump(mode="json")
-    own = {name: it for name, it in settings.items() if name not in planned.plan.free_settings}
-    return {**facts, "settings": own, "labels": list(spec.composite_labels[0])}
 
 
 def _deciding(value: Any, path: str = "") -> Any:

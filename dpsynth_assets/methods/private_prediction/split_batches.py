@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dpsynth_assets.methods.private_prediction.declared_batches import (
     NO_CLUSTER,
     BatchCell,
     DeclaredBatches,
-    proportional_shares,
+    generating_cells,
 )
 from dpsynth_assets.privacy.batch_terms import row_key
 from dpsynth_assets.records.record_filters import CANONICAL
@@ -250,9 +250,20 @@ def split_batches(
     """
     finds = declared.record_cells(public)
     if declared.in_slots:
-        return SlotBatches.counted(declared, finds, tuple(declared.slot_cells(public)), private)
+        return slot_batches(declared, finds, declared.slot_cells(public), private)
     cells = declared.hashed_cells(public)
     return HashedBatches(declared=declared, record_cells=finds, cells=cells, salt=public.salt)
+
+
+def slot_batches(
+    declared: DeclaredBatches, finds: FindsCells, cells: Sequence[Cell], private: PrivateInputs
+) -> "SlotBatches":
+    """Counts how many batches the records of each cell fill, `max_batches` in all."""
+    counts = private.counted(SlotCells(record_cells=finds, cells=tuple(cells)))
+    size = declared.records_per_batch
+    filled = [(*cell, int(count) // size) for cell, count in zip(cells, counts, strict=True)]
+    own = generating_cells(filled, declared.config.max_batches)
+    return SlotBatches(declared=declared, record_cells=finds, cells=own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,24 +372,6 @@ class SlotBatches(RunBatches):
     neighbours (errata B-000.2, design Z).
     """
 
-    @classmethod
-    def counted(
-        cls,
-        declared: DeclaredBatches,
-        record_cells: FindsCells,
-        cells: tuple[Cell, ...],
-        private: PrivateInputs,
-    ) -> Self:
-        """Counts how many batches the records of each cell fill, `max_batches` in all."""
-        counts = private.counted(SlotCells(record_cells=record_cells, cells=cells))
-        full = [int(count) // declared.records_per_batch for count in counts]
-        shares = proportional_shares(full, declared.config.max_batches)
-        filled = tuple(
-            BatchCell(label=label, cluster=cluster, batches=share, generating=share)
-            for (label, cluster), share in zip(cells, shares, strict=True)
-        )
-        return cls(declared=declared, record_cells=record_cells, cells=filled)
-
     def places(self, private: PrivateInputs) -> "pl.DataFrame":
         """Places the first records of each cell, in the order in which they come."""
         import polars as pl
@@ -396,7 +389,7 @@ class SlotBatches(RunBatches):
         del number
         size = self.declared.records_per_batch
         return {
-            cell: rows.sort(CANONICAL).head(self.cells[cell].batches * size)
+            cell: rows.sort(CANONICAL).head(self.cells[cell].generating * size)
             for cell, rows in self._cells(private).items()
             if rows.height
         }
@@ -405,7 +398,7 @@ class SlotBatches(RunBatches):
         """Records of each cell that has batches."""
         pairs = tuple((cell.label, cell.cluster) for cell in self.cells)
         own = SlotCells(record_cells=self.record_cells, cells=pairs).of(private)
-        filled = (number for number, cell in enumerate(self.cells) if cell.batches)
+        filled = (number for number, cell in enumerate(self.cells) if cell.generating)
         return {number: private.records.filter(own == number) for number in filled}
 
     def sorted_cell(
@@ -417,7 +410,7 @@ class SlotBatches(RunBatches):
     def _slots(self, cell: int, records: "pl.DataFrame") -> "pl.DataFrame":
         """Places the records of one cell, in their order, in full batches of s contexts."""
         size, k = self.declared.records_per_batch, self.declared.config.examples_per_context
-        chosen, first = records.head(self.cells[cell].batches * size), self.first_batches[cell]
+        chosen, first = records.head(self.cells[cell].generating * size), self.first_batches[cell]
         rows = []
         for number, named in enumerate(zip(chosen["record_id"], chosen["text"], strict=True)):
             batch, place = divmod(number, size)

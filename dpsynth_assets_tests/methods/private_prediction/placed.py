@@ -5,7 +5,7 @@ import numpy as np
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.split_batches import HashedBatches, SlotBatches
+from dpsynth_assets.methods.private_prediction.split_batches import HashedBatches, slot_batches
 
 
 def _declared(s, k, **settings):
@@ -34,4 +34,4 @@ def in_slots(records, labels, clusters, cells, *, s=4, k=1, max_batches=100):
     private = PrivateInputs(records=records)
     declared = _declared(s, k, max_batches=max_batches, batching="slots")
     finds = _finds(labels, clusters)
-    return SlotBatches.counted(declared, finds, tuple(cells), private).placed(private)
+    return slot_batches(declared, finds, cells, private).placed(private)
