@@ -19,7 +19,6 @@ import numpy as np
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
-    SamplingRule,
     joint_factor,
     sampling_probabilities,
     secret_count_distributions,
@@ -117,8 +116,11 @@ def compare_noise(
     weights = secret_weights(records_of_secret, [mu] * len(records_of_secret), records)
     # Records without a secret would always take part; the paper's private set has none.
     weights = weights * np.isin(np.arange(records), np.concatenate(records_of_secret))
-    printed, printed_laws = _sampled(weights, records_of_secret, "algorithm-1")
-    used, used_laws = _sampled(weights, records_of_secret, "inclusion")
+    used = sampling_probabilities(weights)
+    printed = np.minimum(used / weights.sum(), 1.0)  # As line 4 is printed.
+    printed_laws, used_laws = (
+        secret_count_distributions(chances, records_of_secret) for chances in (printed, used)
+    )
     mean = max(float(printed[rows].sum()) for rows in records_of_secret)
     return NoiseComparison(
         records=records,
@@ -133,13 +135,6 @@ def compare_noise(
         records_used=float(printed.sum()),
         records_if_used=float(used.sum()),
     )
-
-
-def _sampled(
-    weights: np.ndarray, records_of_secret: Sequence[np.ndarray], rule: SamplingRule
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    chances = sampling_probabilities(weights, rule)
-    return chances, secret_count_distributions(chances, records_of_secret)
 
 
 def _needed(distributions: Sequence[np.ndarray], prior: float, posterior: float) -> float:

@@ -31,32 +31,22 @@ P(|Z| > 4s) < 1e-9 for s >= 8, so that passes are hardly ever cut where batches 
 _UP = 1.0 + 2.0**-48
 """Covers the roundings of a few float64 products."""
 
-CONTEXT_CHANGES = ("toggle", "replace")
 
-
-def context_changes(
-    relation: NeighboringRelation, max_records_per_unit: int, contexts_changed: str
-) -> int:
+def changed_contexts(relation: NeighboringRelation, max_records_per_unit: int) -> int:
     """Bounds how many logit vectors enter or leave when one privacy unit changes.
+
+    Every record is alone in a prompt: one with two records, of which one goes, would turn into
+    another and count twice (B-000.1 of the errata).
 
     Args:
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one unit may contribute (group privacy).
-        contexts_changed: `toggle` where a record's logit vector appears or disappears;
-            `replace` where it turns into another one, as with two records in a prompt of which
-            one goes (B-000.1 of the errata).
 
     Raises:
-        ValueError: If `contexts_changed` or `max_records_per_unit` is out of its domain.
+        ValueError: If `max_records_per_unit` is below 1.
     """
-    if contexts_changed not in CONTEXT_CHANGES:
-        raise ValueError(
-            f"Expected contexts_changed in {CONTEXT_CHANGES}, got {contexts_changed!r}."
-        )
     check_at_least(1, max_records_per_unit=max_records_per_unit)
-    replaced = contexts_changed == "replace"
-    vectors = 2 if replaced else NeighboringRelation(relation).records_changed
-    return vectors * max_records_per_unit
+    return NeighboringRelation(relation).records_changed * max_records_per_unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +61,6 @@ class BatchTerms:
             pass change; 0 for batch-invariant inference.
         batches_per_pass: Batches that are decoded in one forward pass.
         load: Records of a full batch, as a multiple of s; >= 1. Passes have room for this many.
-        contexts_changed: `toggle` or `replace` (`context_changes`).
 
     Raises:
         ValueError: If a field is outside its domain.
@@ -83,7 +72,6 @@ class BatchTerms:
     logit_slack: float = 0.0
     batches_per_pass: int = 1
     load: float = 1.0
-    contexts_changed: str = "toggle"
 
     def __post_init__(self) -> None:
         """Refuses facts outside their domain."""
@@ -95,7 +83,7 @@ class BatchTerms:
     @property
     def changes(self) -> int:
         """Logit vectors that may enter or leave when one privacy unit changes."""
-        return context_changes(self.relation, self.max_records_per_unit, self.contexts_changed)
+        return changed_contexts(self.relation, self.max_records_per_unit)
 
     @property
     def rows_per_pass(self) -> int:

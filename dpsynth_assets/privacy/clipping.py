@@ -69,32 +69,22 @@ def block_entries(device: str | None = None) -> int:
 
 
 def column_blocks(
-    private_logits: "torch.Tensor",
-    allowed: "torch.Tensor | None",
-    rows: "torch.Tensor | slice | None" = None,
+    private_logits: "torch.Tensor", allowed: "torch.Tensor | None"
 ) -> Iterator[tuple[slice, "torch.Tensor"]]:
     """Yields (slice into the A allowed tokens, (n, C) logits as stored) block by block.
 
     Args:
-        private_logits: (R, V) of any floating type.
-        allowed: (A,) int64 token ids, or None for all V tokens.
-        rows: (n,) int64 rows to take, a slice of rows, or None for all R rows. Blocks of a slice
-            or of all rows are views, not copies.
+        private_logits: (n, V) of any floating type.
+        allowed: (A,) int64 token ids, or None for all V tokens, whose blocks are views.
     """
-    if isinstance(rows, slice):
-        private_logits, rows = private_logits[rows], None
     tokens = private_logits.shape[1] if allowed is None else len(allowed)
-    count = private_logits.shape[0] if rows is None else len(rows)
-    width = block_columns(count, private_logits.device.type)
+    width = block_columns(len(private_logits), private_logits.device.type)
     for start in range(0, tokens, width):
         part = slice(start, min(start + width, tokens))
         if allowed is None:
-            block = private_logits[:, part]
-            yield part, block if rows is None else block.index_select(0, rows)
-        elif rows is None:
-            yield part, private_logits.index_select(1, allowed[part])
+            yield part, private_logits[:, part]
         else:
-            yield part, private_logits[rows.unsqueeze(1), allowed[part]]
+            yield part, private_logits.index_select(1, allowed[part])
 
 
 def usable_rows(

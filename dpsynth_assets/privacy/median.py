@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.batch_terms import context_changes
+from dpsynth_assets.privacy.batch_terms import changed_contexts
 from dpsynth_assets.privacy.clipping import ClipLattice
 from dpsynth_assets.privacy.cpu import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.errors import check_at_least, check_positive
@@ -73,7 +73,7 @@ class MedianTokenMechanism:
     @property
     def changes(self) -> int:
         """Logit vectors that may enter or leave when one unit changes, each in its own batch."""
-        return context_changes(self.relation, self.max_records_per_unit, "toggle")
+        return changed_contexts(self.relation, self.max_records_per_unit)
 
     def realised_epsilon(self, gamma_by_batch: np.ndarray) -> float:
         """Combines per-batch sums of γ over their tokens into the run's ex-post bound.

@@ -18,14 +18,12 @@ comes or goes must not move the bins of the others (`privacy.histogram`, `privac
 """
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dpsynth_assets.privacy.cpu import row_sums
-
-ShareCallback = Callable[[float], None]
 
 NO_ROW = -1
 """Stands for the nearest row of a group that has none."""
@@ -157,7 +155,6 @@ def nearest_rows_of_labels(
     groups: Mapping[int, Group],
     *,
     norms: np.ndarray | None = None,
-    progress: ShareCallback | None = None,
 ) -> np.ndarray:
     """Finds each private row's nearest public row among those of its label.
 
@@ -167,7 +164,6 @@ def nearest_rows_of_labels(
         public: C public rows.
         groups: The public rows of each label.
         norms: (N,) `row_norms` of the private rows; None to find them.
-        progress: Called with the share of rows done.
 
     Returns:
         As `nearest_rows`; `NO_ROW` where a label's group is empty or missing.
@@ -188,8 +184,6 @@ def nearest_rows_of_labels(
             known = None if norms is None else norms[window]
             of_rows = None if labels is None else np.asarray(labels[window])
             _Search(rows, known, public, places[window]).run(of_rows, groups)
-            if progress is not None:
-                progress(window.stop / len(private_rows))
     return places
 
 

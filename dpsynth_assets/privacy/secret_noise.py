@@ -11,7 +11,6 @@ hold one secret, or a list of the records of every secret that is declared publi
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -203,9 +202,6 @@ class SecretPromise:
         return tuple(dict.fromkeys((each.prior, each.posterior) for each in self.budgets))
 
 
-SamplingRule = Literal["inclusion", "algorithm-1"]
-
-
 def secret_weights(
     records_of_secret: Sequence[np.ndarray], capacities: Sequence[float], records: int
 ) -> np.ndarray:
@@ -242,27 +238,20 @@ def secret_weights(
     return np.clip(solution.x, 0.0, 1.0)
 
 
-def sampling_probabilities(weights: np.ndarray, rule: SamplingRule = "inclusion") -> np.ndarray:
-    """Turns (N,) weights into (N,) sampling probabilities.
+def sampling_probabilities(weights: np.ndarray) -> np.ndarray:
+    """Turns (N,) weights into (N,) sampling probabilities: the heaviest records always take part.
 
     Args:
         weights: (N,) w_i >= 0, not all zero.
-        rule: `inclusion`: w_i / max w, so that the heaviest records always take part.
-            `algorithm-1`: w_i / (max w · Σ w) as printed. These sum to 1 / max w: one to six
-            records of 8000 take part in a round, and less noise only hides that the data is
-            hardly used (errata B-004.5).
 
-    **Source** SecPE, Algorithm 1, line 4; the formula in its section 3.2.1 lacks w_i.
+    **Source** SecPE, Algorithm 1, line 4, which prints w_i / (max w · Σ w). These sum to 1 / max w:
+    one to six records of 8000 take part in a round, and less noise only hides that the data is
+    hardly used (errata B-004.5). The formula in its section 3.2.1 lacks w_i.
     """
     weights = np.asarray(weights, dtype=np.float64)
     if not (weights.size and (weights >= 0).all() and weights.max() > 0):
         raise ValueError("Expected weights >= 0, not all zero.")
-    shares = weights / weights.max()
-    if rule == "inclusion":
-        return shares
-    if rule == "algorithm-1":
-        return np.minimum(shares / weights.sum(), 1.0)  # [secpe A1:L4]
-    raise ValueError(f"Expected rule 'inclusion' or 'algorithm-1', got {rule!r}.")
+    return weights / weights.max()  # [secpe A1:L4]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

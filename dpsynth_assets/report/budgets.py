@@ -18,8 +18,8 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, is_post_processing
 from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.admission import check_unchanged, keeps_to_plan
-from dpsynth_assets.privacy.ledger.charges import FilterSum, is_secret, plan_rounds
+from dpsynth_assets.privacy.ledger.admission import check_unchanged
+from dpsynth_assets.privacy.ledger.charges import is_secret, plan_rounds
 from dpsynth_assets.privacy.ledger.schema import (
     RESERVE,
     TIGHT,
@@ -271,15 +271,15 @@ def rounds_left(
     paid = [event for event in events if not is_post_processing(event)]
     if not paid:
         return None
-    if account is not None and not _keeps_terms(account, plan.budget):
+    account = account or CohortAccount.empty("", "", plan.budget)
+    if not _keeps_terms(account, plan.budget):
         return 0
     if plan.budget.accountant == TIGHT:
         return _planned_rounds_left(account, plan, rounds, chosen)
-    spent = account.spent if account is not None else FilterSum()
     round_ = [canonical_json(event_to_json(event)) for event in paid if not is_secret(event)]
 
     def fits(times: int) -> bool:
-        total = FilterSum(spent.units, spent.sampled.copy())
+        total = account.spent.plus(None)
         for event_json in round_:
             total.add(event_json, times)
         return total.filter_epsilon(plan.budget.delta, plan.budget.epsilon) <= plan.budget.epsilon
@@ -299,15 +299,10 @@ def _keeps_terms(account: CohortAccount, terms: BudgetTerms) -> bool:
 
 
 def _planned_rounds_left(
-    account: CohortAccount | None,
-    plan: DatasetPlan,
-    rounds: int,
-    chosen: Sequence[PlannedRelease],
+    account: CohortAccount, plan: DatasetPlan, rounds: int, chosen: Sequence[PlannedRelease]
 ) -> int:
     """Counts what is left of a fixed plan, which is charged by whole rounds."""
-    if account is None:
-        return rounds
-    if account.adaptive or not keeps_to_plan(account, plan_to_json(plan.releases)):
+    if account.adaptive or not account.keeps_to(plan_to_json(plan.releases)):
         return 0
     if account.plan_json is None:
         return rounds

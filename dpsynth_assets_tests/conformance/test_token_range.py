@@ -125,7 +125,6 @@ def test_two_records_in_one_prompt_break_the_add_remove_range(kind):
     # Planted bug: a prompt with two records of which one goes, charged as a toggle (B-000.1).
     observed = likelihood_range(mechanism(kind), [extreme([3])], [extreme([8])])
     assert observed > mechanism(kind).eta * 1.9
-    assert observed <= mechanism(kind, contexts_changed="replace").eta * (1 + 1e-9)
 
 
 @BOTH

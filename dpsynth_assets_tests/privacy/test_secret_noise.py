@@ -40,11 +40,16 @@ def toy():
     return records, incidence.any(axis=1)
 
 
-def toy_probabilities(toy, ratio, rule):
+def toy_probabilities(toy, ratio, as_printed):
     records, holds_a_secret = toy
     mu = gaussian_budget(PRIOR, ratio * PRIOR)
     weights = secret_weights(records, [mu] * 400, 8000) * holds_a_secret
-    return sampling_probabilities(weights, rule)
+    return as_printed(weights) if as_printed else sampling_probabilities(weights)
+
+
+def printed_rule(weights):
+    """Line 4 of Algorithm 1."""
+    return np.minimum(weights / (weights.max() * weights.sum()), 1.0)
 
 
 def largest_noise(distributions, ratio):
@@ -91,7 +96,7 @@ def test_without_secrets_everybody_is_sampled():
 
 def test_the_printed_probabilities_leave_the_data_unused():
     weights = np.array([0.5, 0.25, 0.0, 0.25])
-    printed = sampling_probabilities(weights, "algorithm-1")
+    printed = printed_rule(weights)
     assert printed.sum() == pytest.approx(1 / weights.max())
     assert sampling_probabilities(weights).tolist() == [1.0, 0.5, 0.0, 0.5]
 
@@ -105,11 +110,11 @@ def test_the_printed_probabilities_leave_the_data_unused():
 )
 def test_noise_of_figure_3(toy, ratio, expected_records, noise, noise_if_all_used):
     records, _ = toy
-    printed = toy_probabilities(toy, ratio, "algorithm-1")
+    printed = toy_probabilities(toy, ratio, printed_rule)
     assert printed.sum() == pytest.approx(expected_records, rel=1e-6)
     distributions = [poisson_binomial(printed[indices]) for indices in records]
     assert largest_noise(distributions, ratio) == pytest.approx(noise, rel=1e-5)
-    used = toy_probabilities(toy, ratio, "inclusion")
+    used = toy_probabilities(toy, ratio, None)
     assert used.sum() == pytest.approx(341, rel=1e-6)
     distributions = [poisson_binomial(used[indices]) for indices in records]
     needed = largest_noise(distributions, ratio)
@@ -121,10 +126,10 @@ def test_noise_of_figure_3(toy, ratio, expected_records, noise, noise_if_all_use
 @pytest.mark.parametrize("ratio", [50, 400])
 def test_at_loose_bounds_figure_3_compares_noise_with_none(toy, ratio):
     records, _ = toy
-    printed = toy_probabilities(toy, ratio, "algorithm-1")
+    printed = toy_probabilities(toy, ratio, printed_rule)
     assert printed.sum() == pytest.approx(1.0, rel=1e-6)
     assert largest_noise([poisson_binomial(printed[i]) for i in records], ratio) < 1e-3
-    used = toy_probabilities(toy, ratio, "inclusion")
+    used = toy_probabilities(toy, ratio, None)
     needed = largest_noise([poisson_binomial(used[i]) for i in records], ratio)
     assert needed > 1 / gaussian_budget(PRIOR, ratio * PRIOR)
 
@@ -132,7 +137,7 @@ def test_at_loose_bounds_figure_3_compares_noise_with_none(toy, ratio):
 @pytest.mark.parametrize(("ratio", "attained"), [(2, 163.5), (10, 47.5)])
 def test_a_single_gaussian_in_place_of_the_mixture_protects_nothing(toy, ratio, attained):
     records, _ = toy
-    printed = toy_probabilities(toy, ratio, "algorithm-1")
+    printed = toy_probabilities(toy, ratio, printed_rule)
     mu = gaussian_budget(PRIOR, ratio * PRIOR)
     noise_std = max(printed[indices].sum() for indices in records) / mu
     worst = 0.0
@@ -254,7 +259,6 @@ def test_public_incidence_covers_the_most_exposed_secret():
         lambda: secret_weights([np.array([0])], [], 2),
         lambda: secret_weights([np.array([0])], [0.0], 2),
         lambda: sampling_probabilities(np.zeros(3)),
-        lambda: sampling_probabilities(np.ones(3), "printed"),
         lambda: SecretSampling.capped(probability=0.1, max_occurrences=0),
         lambda: SecretSampling.capped(probability=1.1, max_occurrences=1),
         lambda: secret_noise_std(count_probabilities=CERTAIN, bounds=[(0.1, 0.1)], steps=1),

@@ -117,11 +117,10 @@ def test_lattice_and_rounding_enlarge_the_noise_by_little(size, enlarged):
     assert 1 <= tested.noise_steps / ideal < 1 + enlarged
 
 
-def test_numerical_slack_and_replaced_contexts_are_charged():
+def test_numerical_slack_is_charged():
     free = public_test().epsilon
     assert public_test(logit_slack=0.01).epsilon == pytest.approx(free * (1 + 4 * 4 * 0.01))
     assert public_test(batches_per_pass=32).epsilon == free  # no slack: nothing moves elsewhere
-    assert public_test(contexts_changed="replace").epsilon == pytest.approx(2 * free)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,6 @@ def test_one_private_token_costs_what_theorem_one_says(size, temperature, sigma,
         {"threshold": -math.inf},
         {"logit_slack": -1.0},
         {"max_records_per_unit": 0},
-        {"contexts_changed": "sometimes"},
     ],
 )
 def test_settings_without_a_price_are_refused(changes):

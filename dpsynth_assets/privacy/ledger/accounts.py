@@ -84,6 +84,15 @@ class CohortAccount:
     has_ex_post: bool = False
     ex_post: dict[str, float | None] = field(default_factory=dict)
 
+    @classmethod
+    def empty(cls, cohort: str, dataset: str, terms: BudgetTerms) -> "CohortAccount":
+        """The account of a cohort before its first charge."""
+        return cls(cohort, dataset, opened=terms, latest=terms)
+
+    def keeps_to(self, plan_json: str) -> bool:
+        """Says whether the account was charged for no plan yet, or for this one."""
+        return self.plan_json in (plan_json, None)
+
     @property
     def rho(self) -> Fraction:
         """Sum of ρ of every charged zCDP event, rounded up to the grid; sampled ones are apart."""
@@ -194,7 +203,7 @@ class Book:
         terms = _terms_of(entry.terms_json or "")
         account = self.accounts.get(entry.cohort)
         if account is None:
-            account = CohortAccount(entry.cohort, entry.dataset, opened=terms, latest=terms)
+            account = CohortAccount.empty(entry.cohort, entry.dataset, terms)
             self.accounts[entry.cohort] = account
         account.post_reserve(entry, terms)
         post_approvals(self.approvals, entry, terms)

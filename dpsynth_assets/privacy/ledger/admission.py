@@ -5,7 +5,6 @@ account and one partition of its records, and approvals. Then it is priced.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,6 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.actors import Approvals
 from dpsynth_assets.privacy.ledger.charges import (
     Charges,
-    FilterSum,
     epsilon_alone,
     is_secret,
     plan_copies,
@@ -128,11 +126,11 @@ def admit(
     charge. Secrets are bounded beside ε, never within it (docs/privacy.md).
     """
     check_guarantee(request, terms)
-    account = book.accounts.get(request.cohort)
-    if account is not None:
-        check_unchanged(account, request.dataset, terms)
+    cohort, dataset = request.cohort, request.dataset
+    account = book.accounts.get(cohort) or CohortAccount.empty(cohort, dataset, terms)
+    check_unchanged(account, dataset, terms)
     check_partition(book.partitions, request, terms)
-    spent = account.epsilon(terms.accountant) if account else 0.0
+    spent = account.epsilon(terms.accountant)
     admission = partial(
         Admission, budget_epsilon=terms.epsilon, delta=terms.delta, spent_epsilon=spent
     )
@@ -177,28 +175,22 @@ def _costs_epsilon(request: ReleaseRequest) -> bool:
 
 
 def _totals(
-    account: CohortAccount | None,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan_json: str | None,
+    account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms, plan_json: str | None
 ) -> tuple[float, float]:
     """ε at δ of the cohort once the request is charged: as it would be shown, and as compared."""
     event_json = request.event_json if _costs_epsilon(request) else None
     if plan_json is not None:
-        charges = account.charges.copy() if account else Counter()
+        charges = account.charges.copy()
         if event_json is not None:
             charges[request.asset, event_json] += 1
         total = plan_epsilon(plan_json, plan_rounds(charges, plan_json), terms.delta)
         return total, total
-    charged = (account.spent if account else FilterSum()).plus(event_json)
+    charged = account.spent.plus(event_json)
     return charged.epsilon(terms.delta), charged.filter_epsilon(terms.delta, terms.epsilon)
 
 
 def _posteriors(
-    account: CohortAccount | None,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan_json: str | None,
+    account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms, plan_json: str | None
 ) -> tuple[float, ...]:
     """Computes the posterior of secrets once the request is charged; 1 where nothing bounds it.
 
@@ -211,16 +203,12 @@ def _posteriors(
     """
     if terms.secret is None or (request.event is not None and is_post_processing(request.event)):
         return ()
-    if plan_json is None or _is_ex_post(account, request):
+    is_ex_post = request.guarantee is GuaranteeType.EX_POST or account.has_ex_post
+    if plan_json is None or is_ex_post:  # No dominating pair.
         return (1.0,) * len(terms.secret.bounds)
-    charges: Charges = account.charges + account.secret_charges if account else Counter()
+    charges: Charges = account.charges + account.secret_charges
     charges[request.asset, request.event_json or ""] += 1
     return plan_posteriors(plan_json, plan_rounds(charges, plan_json), terms.secret)
-
-
-def _is_ex_post(account: CohortAccount | None, request: ReleaseRequest) -> bool:
-    """Says whether the cohort would hold a release without a dominating pair."""
-    return request.guarantee is GuaranteeType.EX_POST or bool(account and account.has_ex_post)
 
 
 def _overspend(
@@ -407,7 +395,7 @@ def check_partition(
 
 
 def pinned_plan(
-    account: CohortAccount | None, request: ReleaseRequest, terms: BudgetTerms, plan: Plan
+    account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms, plan: Plan
 ) -> str:
     """The plan that binds this cohort, after checking that the request keeps to it."""
     remedy = "Keep the plan, or set `accountant: zcdp` in the dataset file."
@@ -417,12 +405,12 @@ def pinned_plan(
             f"{remedy}"
         )
     plan_json = plan_to_json(plan)
-    if not keeps_to_plan(account, plan_json):
+    if not account.keeps_to(plan_json):
         raise PlanChangedError(
             f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
             f"one: a fixed plan may not depend on its own releases. {remedy}"
         )
-    if account is not None and account.adaptive:
+    if account.adaptive:
         raise PlanChangedError(
             f"Expected accountant zcdp for cohort {request.cohort!r}, got {terms.accountant}: it "
             "was charged without a plan already. Set `accountant: zcdp` in the dataset file."
@@ -435,13 +423,3 @@ def pinned_plan(
             f"an event that is not in the plan. {remedy}"
         )
     return plan_json
-
-
-def keeps_to_plan(account: CohortAccount | None, plan_json: str) -> bool:
-    """Says whether an account was charged for no plan yet, or for this one.
-
-    Args:
-        account: The account; None before its first charge.
-        plan_json: Plan that releases are asked for under.
-    """
-    return account is None or account.plan_json in (plan_json, None)

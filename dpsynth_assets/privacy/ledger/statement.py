@@ -218,7 +218,7 @@ def cohort_spend(
     if known is None:
         return CohortSpend(cohort=cohort)
     if account is None:
-        account = CohortAccount(cohort, "", opened=known, latest=known)
+        account = CohortAccount.empty(cohort, "", known)
     elif known.delta != account.opened.delta:
         raise PrivacyError(
             f"Expected delta={account.opened.delta} for cohort {cohort!r}, as in its first ledger "

@@ -225,17 +225,16 @@ def most_in_company(expected_batch_size: float, slack: float) -> int:
     return most if most * slack <= MOST_KEPT_BACK else 0
 
 
-def refuse_undeclared_slack(model: "torch.nn.Module", *, autocast: bool = False) -> None:
+def refuse_undeclared_slack(model: "torch.nn.Module") -> None:
     """Refuses passes of several records for which the slack of float32 is not known to hold.
 
     Args:
         model: As it will be trained.
-        autocast: Whether passes run in bfloat16.
 
     Raises:
         ValueError: If passes are less precise than float32, or positions follow the longest record.
     """
-    kind = _less_precise(model, autocast)
+    kind = _less_precise(model)
     if kind is not None:
         raise ValueError(
             f"Expected a declared gradient_slack for passes of several records in {kind}, got "
@@ -252,12 +251,10 @@ def refuse_undeclared_slack(model: "torch.nn.Module", *, autocast: bool = False)
         )
 
 
-def _less_precise(model: "torch.nn.Module", autocast: bool) -> str | None:
+def _less_precise(model: "torch.nn.Module") -> str | None:
     """The type that products of a pass are rounded to, where it is less precise than float32."""
     import torch
 
-    if autocast:
-        return "bfloat16"
     parameters = list(model.parameters())
     small = {each.dtype for each in parameters if each.is_floating_point()}
     small -= {torch.float32, torch.float64}
