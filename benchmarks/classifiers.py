@@ -26,9 +26,8 @@ from dpsynth_assets.benchmark.running import DatasetBench
 from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.datasets.benchmark_spec import found_benchmark
 from dpsynth_assets.metrics.comparison import compare
-from dpsynth_assets.metrics.downstream import ACCURACY
+from dpsynth_assets.metrics.downstream import ACCURACY, ENCODER_ACCURACY, ENCODER_ON_CORPUS
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
-from dpsynth_assets.metrics.fine_tuned import ENCODER_ACCURACY, ENCODER_ON_CORPUS
 from dpsynth_assets.metrics.metric import ScoredSide, Sides
 from dpsynth_assets.models.text_embedder import TextEmbedder
 

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import TextEmbedderSpec
-from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, MauveSettings, mauve_score
+from dpsynth_assets.metrics.embedding_distances import MINIMUM_ROWS, MauveSettings, mauve_score
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
 CHANGES = {"scaling_factor": (0.9, 2.0, 10.0), "rows_per_cluster": (5, 20, 40)}

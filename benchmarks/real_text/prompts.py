@@ -16,8 +16,7 @@ import polars as pl
 from cohorts import real_data
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.metrics.embedding_distances import energy_distance
-from dpsynth_assets.metrics.mauve import MauveSettings, mauve_score
+from dpsynth_assets.metrics.embedding_distances import MauveSettings, energy_distance, mauve_score
 from dpsynth_assets.models.engines.protocol import Engine, Provenance, Sampling, open_engine
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.prompt_templates import (

@@ -19,13 +19,17 @@ from dpsynth_assets.cli.terminal import AsJson, answer, progress_bar, say, show_
 from dpsynth_assets.datasets.dataset_sections import MAX_SET_ASIDE
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.metrics.comparison import Compared, interval_rule
+from dpsynth_assets.metrics.embedding_distances import (
+    MINIMUM_ROWS,
+    NOT_COMPUTED,
+    mauve_is_installed,
+)
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     Evaluation,
     EvaluationSettings,
     PrivateReference,
 )
-from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.metric import LEAST_ROWS, ScoredSide, stratified_rows
 from dpsynth_assets.metrics.registry import pictured
 from dpsynth_assets.metrics.text import VERBATIM_SHARE

@@ -6,9 +6,20 @@ text of a very small model and real text do. The energy distance still orders su
 Letters: N rows, d dimensions.
 """
 
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from dpsynth_assets.datasets import TextEmbedderSpec
 from dpsynth_assets.metrics.metric import LEAST_ROWS, Estimate, Metric, Sides, Tables
+from dpsynth_assets.models.engines.protocol import opened_once
+from dpsynth_assets.models.text_embedder import TextEmbedder
 
 
 def frechet_distance(first: np.ndarray, second: np.ndarray) -> float:
@@ -133,3 +144,266 @@ FRECHET_DISTANCE = Metric(
     least_rows=2,
     tables=Tables("scores", "file"),
 )
+
+
+# MAUVE: how much of two text distributions overlaps, in [0, 1], on sentence embeddings.
+#
+# The absolute value depends on the constants and on the number of rows, so both travel with every
+# score. The constants are those of Amin et al. 2025, Appendix E.1; the embedding differs (theirs is
+# 768-dimensional Gecko), so scores compare within a report and not with the paper's tables.
+#
+# Shapes: n rows a side, d dimensions.
+
+
+MINIMUM_ROWS = 100
+"""With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""
+
+NOT_COMPUTED = "not computed; pip install 'dpsynth_assets[mauve]'"
+"""Stands where the score would, where mauve-text (GPL-3.0) is not installed."""
+
+
+def mauve_is_installed() -> bool:
+    """Says whether the package mauve-text is installed: an extra, as its licence is GPL-3.0."""
+    return find_spec("mauve") is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MauveSettings:
+    """Constants of the score, printed beside it.
+
+    Attributes:
+        rows_per_cluster: Rows a side for each k-means cluster.
+        kmeans_initializations: Starts of k-means; the best objective is kept.
+        kmeans_iterations: Iterations of one start.
+        explained_variance: Share of variance that PCA keeps, in (0, 1).
+        scaling_factor: Constant c in exp(-c KL).
+        divergence_points: Mixture weights on the divergence curve.
+        max_rows: Most rows a side.
+        repeats: Scores from different subsamples and k-means seeds; at least 1.
+        seed: Seed of subsamples and k-means; the score is no privacy mechanism.
+        embedder: Model that embeds texts for this score; None: that of all other scores.
+
+    **Source** Amin et al. 2025, Appendix E.1: n = 1000, n/10 clusters, 5 initializations, 500
+    iterations, explained variance .9, scaling 5, 32 points; Table 3: five seeds.
+    """
+
+    rows_per_cluster: int = 10
+    kmeans_initializations: int = 5
+    kmeans_iterations: int = 500
+    explained_variance: float = 0.9
+    scaling_factor: float = 5.0
+    divergence_points: int = 32
+    max_rows: int = 1_000
+    repeats: int = 5
+    seed: int = 25
+    embedder: TextEmbedderSpec | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by name."""
+        own = self.embedder and self.embedder.model_dump(mode="json")
+        return {**dataclasses.asdict(self), "embedder": own}
+
+
+def mauve_score(
+    p_features: np.ndarray,
+    q_features: np.ndarray,
+    settings: MauveSettings | None = None,
+    p_counts: np.ndarray | None = None,
+    q_counts: np.ndarray | None = None,
+) -> Estimate:
+    """Scores two sets of embeddings against each other.
+
+    Resamples keep the clusters of the rows at hand, since clustering again takes nearly all of the
+    time, and draw the repeats again too: what the start of k-means changes counts in the spread.
+
+    Args:
+        p_features: (n_p, d) embeddings of real text.
+        q_features: (n_q, d) embeddings of synthetic text.
+        settings: Constants; None is the paper's.
+        p_counts: (B, n_p), how often each real row stands in each resample; None: no resamples.
+        q_counts: (B, n_q), the same of synthetic rows.
+
+    Returns:
+        Mean over repeats, each with `min(n_p, n_q, max_rows)` rows a side, in [0, 1]: 1 is the same
+        distribution; with its resamples, or no draw where none were asked for.
+
+    Raises:
+        ModuleNotFoundError: The extra is not installed.
+        ValueError: Either side has fewer than `MINIMUM_ROWS` rows, or dimensions differ.
+
+    **Source** Pillutla et al. 2021, through the package mauve-text.
+    """
+    if not mauve_is_installed():
+        raise ModuleNotFoundError(f"MAUVE: {NOT_COMPUTED}")
+    settings = settings or MauveSettings()
+    rows = min(len(p_features), len(q_features), settings.max_rows)
+    if rows < MINIMUM_ROWS or p_features.shape[1] != q_features.shape[1]:
+        raise ValueError(
+            f"Expected two matrices of one width and at least {MINIMUM_ROWS} rows, got shapes "
+            f"{p_features.shape} and {q_features.shape}. Score more rows."
+        )
+    clustered = [
+        _clustered(p_features, q_features, rows, settings, settings.seed + repeat)
+        for repeat in range(settings.repeats)
+    ]
+    mean = float(np.mean([score for score, _ in clustered]))
+    if p_counts is None or q_counts is None:
+        return Estimate(mean, np.zeros(0))
+    draws = np.stack(
+        [
+            histogram_scores(p_side.histograms(p_counts), q_side.histograms(q_counts), settings)
+            for _, (p_side, q_side) in clustered
+        ]
+    )
+    generator = np.random.default_rng(settings.seed)
+    parts = np.full(settings.repeats, 1.0 / settings.repeats)
+    shares = generator.multinomial(settings.repeats, parts, size=len(p_counts)) / settings.repeats
+    return Estimate.around(mean, (shares.T * draws).sum(axis=0))
+
+
+class _Clustered(NamedTuple):
+    """The rows of one side that a repeat took, and the cluster of each."""
+
+    rows: np.ndarray
+    clusters: np.ndarray
+    number: int
+
+    def histograms(self, counts: np.ndarray) -> np.ndarray:
+        """Shares of the clusters in each resample: float64 (B, number)."""
+        counts = counts[:, self.rows]
+        held = (counts @ np.eye(self.number, dtype=counts.dtype)[self.clusters]).astype(np.float64)
+        return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
+
+
+def _clustered(
+    p_features: np.ndarray, q_features: np.ndarray, rows: int, settings: MauveSettings, seed: int
+) -> tuple[float, tuple[_Clustered, _Clustered]]:
+    """One repeat: its score, and the clusters of real and of synthetic rows."""
+    generator = np.random.default_rng(seed)
+    p_rows = generator.permutation(len(p_features))[:rows]
+    q_rows = generator.permutation(len(q_features))[:rows]
+    clusters = max(2, round(rows / settings.rows_per_cluster))
+    compute_mauve, found = _compute_mauve()
+    result = compute_mauve(
+        p_features=p_features[p_rows],
+        q_features=q_features[q_rows],
+        num_buckets=clusters,
+        kmeans_explained_var=settings.explained_variance,
+        kmeans_num_redo=settings.kmeans_initializations,
+        kmeans_max_iter=settings.kmeans_iterations,
+        divergence_curve_discretization_size=settings.divergence_points,
+        mauve_scaling_factor=settings.scaling_factor,
+        seed=seed,
+        verbose=False,
+    )
+    assigned = found.pop()  # The package stacks synthetic rows above real ones.
+    sides = (
+        _Clustered(p_rows, assigned[rows:], clusters),
+        _Clustered(q_rows, assigned[:rows], clusters),
+    )
+    return float(result.mauve), sides
+
+
+def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> np.ndarray:
+    """Computes MAUVE of pairs of histograms: the area under each pair's divergence curve.
+
+    Args:
+        p: (B, k) shares of real rows in k clusters; every line sums to 1.
+        q: (B, k) shares of synthetic rows.
+        settings: `divergence_points` and `scaling_factor` are used.
+
+    Returns:
+        float64 (B,), each in [0, 1].
+
+    **Source** Pillutla et al. 2021, equations 1 and 2; the area is that of the package mauve-text,
+    the mean of the trapezoids along either axis.
+    """
+    from scipy.special import rel_entr
+
+    weights = np.linspace(1e-6, 1 - 1e-6, settings.divergence_points)
+    first, second = np.zeros((2, len(p), len(weights) + 2))
+    first[:, -1] = second[:, 0] = 1.0  # Where all weight lies on one side.
+    for point, weight in enumerate(weights, start=1):
+        mixture = weight * p + (1 - weight) * q
+        for side, curve in ((p, second), (q, first)):
+            divergence = rel_entr(side, mixture).sum(axis=1)  # Kullback-Leibler, in nats.
+            curve[:, point] = np.exp(-settings.scaling_factor * divergence)
+    return 0.5 * (_area(first, second) + _area(second, first))
+
+
+def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    order = np.argsort(x, axis=1, kind="stable")
+    x, y = np.take_along_axis(x, order, axis=1), np.take_along_axis(y, order, axis=1)
+    return np.asarray((np.diff(x, axis=1) * (y[:, 1:] + y[:, :-1])).sum(axis=1) / 2.0)
+
+
+@cache
+def _compute_mauve() -> tuple[Callable[..., Any], list[np.ndarray]]:
+    """Loads mauve-text with a k-means that keeps the rows' clusters, and where it keeps them.
+
+    It does not warn about few rows a centroid either: the warning is written by C++ at every start,
+    and ten rows a cluster are what the metric asks for.
+    """
+    import importlib
+
+    import faiss
+
+    found: list[np.ndarray] = []
+
+    class Kmeans:
+        """The calls of `faiss.Kmeans` that the package makes."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self._kmeans = faiss.Kmeans(*arguments, min_points_per_centroid=1, **named)
+            self.index = self
+
+        def train(self, rows: np.ndarray) -> None:
+            self._kmeans.train(rows)
+
+        def search(self, rows: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
+            distances, clusters = self._kmeans.index.search(rows, neighbours)
+            found[:] = [clusters.reshape(-1)]
+            return distances, clusters
+
+    module: Any = importlib.import_module("mauve.compute_mauve")
+    module.faiss = SimpleNamespace(Kmeans=Kmeans)
+    return module.compute_mauve, found
+
+
+def _estimate(sides: Sides) -> Estimate | None:
+    if not mauve_is_installed():
+        return None
+    held_out, corpus, settings = sides.held_out, sides.corpus, sides.settings.effective_mauve()
+    features = held_out.features, corpus.features
+    if settings.embedder is not None:  # Held-out records are the same for all corpora of a table.
+        kept = opened_once(_embedded, settings.embedder, tuple(held_out.texts))
+        features = kept, _embedded(settings.embedder, corpus.texts)
+    return mauve_score(*features, settings, held_out.counts, corpus.counts)
+
+
+def _embedded(declared: TextEmbedderSpec, texts: Sequence[str]) -> np.ndarray:
+    """Embeds texts many a pass: no mechanism reads what it gives."""
+    embedder = opened_once(TextEmbedder, declared.model, declared.max_tokens)
+    return embedder.embed(texts, public=True)
+
+
+def _rows(sides: Sides) -> int | None:
+    if not mauve_is_installed():
+        return None
+    rows = len(sides.corpus.features), len(sides.held_out.features)
+    return min(*rows, sides.settings.max_rows)
+
+
+MAUVE = Metric(
+    "mauve",
+    "MAUVE",
+    _estimate,
+    least_rows=MINIMUM_ROWS,
+    compared=True,
+    picture="MAUVE against held-out records",
+)
+
+MAUVE_ROWS = Metric(
+    "mauve_rows", "rows of MAUVE", _rows, least_rows=MINIMUM_ROWS, tables=Tables("file", None)
+)
+"""Rows a side; scores of different numbers of rows do not compare."""

@@ -16,7 +16,11 @@ import numpy as np
 
 from dpsynth_assets.attacks.overlap import MOST_UNITS, NEAR_DUPLICATE_COSINE, SPAN_WORDS
 from dpsynth_assets.datasets import EncoderSpec
-from dpsynth_assets.metrics.mauve import NOT_COMPUTED, MauveSettings, mauve_is_installed
+from dpsynth_assets.metrics.embedding_distances import (
+    NOT_COMPUTED,
+    MauveSettings,
+    mauve_is_installed,
+)
 from dpsynth_assets.metrics.metric import (
     RESAMPLES,
     Estimate,

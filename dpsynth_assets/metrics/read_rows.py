@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.metrics.fine_tuned import runs_estimate
+from dpsynth_assets.metrics.downstream import runs_estimate
 from dpsynth_assets.metrics.metric import (
     LEAST_ROWS,
     Estimate,

@@ -10,65 +10,46 @@ from importlib.metadata import entry_points
 from typing import Literal
 
 from dpsynth_assets.files.from_outside import with_those_of_others
-from dpsynth_assets.metrics.downstream import (
-    ACCURACY,
-    BALANCED_ACCURACY,
-    NEXT_WORD_ACCURACY,
-    NEXT_WORD_ACCURACY_LARGER,
-    NEXT_WORD_PERPLEXITY,
+from dpsynth_assets.metrics import (
+    downstream,
+    embedding_distances,
+    read_rows,
+    surviving_terms,
+    text,
 )
-from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
-from dpsynth_assets.metrics.fine_tuned import ENCODER_ACCURACY, ENCODER_ON_CORPUS
-from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
 from dpsynth_assets.metrics.metric import Metric
-from dpsynth_assets.metrics.read_rows import IN_CONTEXT_ACCURACY, QUALITY, QUALITY_CONTROL
-from dpsynth_assets.metrics.surviving_terms import SURVIVING_TERMS
-from dpsynth_assets.metrics.text import (
-    CANARIES_FOUND,
-    DISTINCT,
-    DISTINCT_OPENINGS,
-    LABEL_DISTANCE,
-    LENGTH_DISTANCE,
-    MEAN_WORDS,
-    NEAR_DUPLICATE_SHARE,
-    NEAR_DUPLICATES,
-    PARSE_RATE,
-    PERPLEXITY,
-    VALIDATION_RATE,
-    VERBATIM_SHARE,
-)
 
 GROUP = "dpsynth.metrics"
 """Group of the entry points by which other packages add metrics."""
 
 _OWN = (
-    MAUVE,
-    MAUVE_ROWS,
-    ENERGY_DISTANCE,
-    FRECHET_DISTANCE,
-    ACCURACY,
-    BALANCED_ACCURACY,
-    ENCODER_ACCURACY,
-    ENCODER_ON_CORPUS,
-    IN_CONTEXT_ACCURACY,
-    NEXT_WORD_ACCURACY,
-    NEXT_WORD_ACCURACY_LARGER,
-    MEAN_WORDS,
-    LENGTH_DISTANCE,
-    *DISTINCT,
-    DISTINCT_OPENINGS,
-    LABEL_DISTANCE,
-    VERBATIM_SHARE,
-    NEAR_DUPLICATE_SHARE,
-    CANARIES_FOUND,
-    *SURVIVING_TERMS,
-    PARSE_RATE,
-    VALIDATION_RATE,
-    NEXT_WORD_PERPLEXITY,
-    NEAR_DUPLICATES,
-    PERPLEXITY,
-    QUALITY,
-    QUALITY_CONTROL,
+    embedding_distances.MAUVE,
+    embedding_distances.MAUVE_ROWS,
+    embedding_distances.ENERGY_DISTANCE,
+    embedding_distances.FRECHET_DISTANCE,
+    downstream.ACCURACY,
+    downstream.BALANCED_ACCURACY,
+    downstream.ENCODER_ACCURACY,
+    downstream.ENCODER_ON_CORPUS,
+    read_rows.IN_CONTEXT_ACCURACY,
+    downstream.NEXT_WORD_ACCURACY,
+    downstream.NEXT_WORD_ACCURACY_LARGER,
+    text.MEAN_WORDS,
+    text.LENGTH_DISTANCE,
+    *text.DISTINCT,
+    text.DISTINCT_OPENINGS,
+    text.LABEL_DISTANCE,
+    text.VERBATIM_SHARE,
+    text.NEAR_DUPLICATE_SHARE,
+    text.CANARIES_FOUND,
+    *surviving_terms.SURVIVING_TERMS,
+    text.PARSE_RATE,
+    text.VALIDATION_RATE,
+    downstream.NEXT_WORD_PERPLEXITY,
+    text.NEAR_DUPLICATES,
+    text.PERPLEXITY,
+    read_rows.QUALITY,
+    read_rows.QUALITY_CONTROL,
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
 from dpsynth_assets.methods.dataset_plan import budget_terms
-from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
+from dpsynth_assets.metrics.embedding_distances import MINIMUM_ROWS
 from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.orchestration.checks import GATE
 from dpsynth_assets.paths import home

@@ -5,12 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from dpsynth_assets.metrics.embedding_distances import MauveSettings
 from dpsynth_assets.metrics.evaluation import (
     Evaluation,
     EvaluationSettings,
     PrivateReference,
 )
-from dpsynth_assets.metrics.mauve import MauveSettings
 from dpsynth_assets.metrics.metric import ScoredSide, stratified_rows
 from dpsynth_assets.report import plots
 

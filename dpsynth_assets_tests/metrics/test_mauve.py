@@ -5,9 +5,14 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets import TextEmbedderSpec
-from dpsynth_assets.metrics import mauve
+from dpsynth_assets.metrics import embedding_distances as mauve
+from dpsynth_assets.metrics.embedding_distances import (
+    MAUVE,
+    MauveSettings,
+    histogram_scores,
+    mauve_score,
+)
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
-from dpsynth_assets.metrics.mauve import MAUVE, MauveSettings, histogram_scores, mauve_score
 from dpsynth_assets.metrics.metric import ScoredSide, Sides, resampled_counts
 
 QUICK = MauveSettings(repeats=2, kmeans_iterations=20, kmeans_initializations=1)

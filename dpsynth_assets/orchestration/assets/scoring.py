@@ -19,18 +19,18 @@ from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.metrics.comparison import Compared, gap_fields, interval_rule
 from dpsynth_assets.metrics.downstream import downstream_model_scores
+from dpsynth_assets.metrics.embedding_distances import (
+    MINIMUM_ROWS,
+    NOT_COMPUTED,
+    MauveSettings,
+    mauve_is_installed,
+)
 from dpsynth_assets.metrics.evaluation import (
     REAL_DATA,
     CorpusScores,
     Evaluation,
     EvaluationSettings,
     PrivateReference,
-)
-from dpsynth_assets.metrics.mauve import (
-    MINIMUM_ROWS,
-    NOT_COMPUTED,
-    MauveSettings,
-    mauve_is_installed,
 )
 from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.metrics.registry import compared, pictured
