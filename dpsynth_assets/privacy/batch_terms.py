@@ -35,8 +35,9 @@ _UP = 1.0 + 2.0**-48
 def changed_contexts(relation: NeighboringRelation, max_records_per_unit: int) -> int:
     """Bounds how many logit vectors enter or leave when one privacy unit changes.
 
-    Every record is alone in a prompt: one with two records, of which one goes, would turn into
-    another and count twice (B-000.1 of the errata).
+    A record toggles the logit vector of one prompt: a prompt of several records counts only while
+    it has all of them. Else it would turn into another one, which moves twice as much (B-000.1 of
+    the errata).
 
     Args:
         relation: Declared neighbouring relation.

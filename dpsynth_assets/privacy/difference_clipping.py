@@ -8,21 +8,18 @@ A tokens of the public support, G active batches.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.cpu import is_plain, map_on_cpu_threads, nth_largest, plain_entries
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.errors import check_at_least
-from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_selection import (
     PrivateTokenMeter,
+    SoftmaxOfSums,
     check_public_logits,
     check_shapes,
     rows_by_batch,
@@ -36,17 +33,15 @@ _GATHERED_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class DifferenceTokenMechanism:
+class DifferenceTokenMechanism(SoftmaxOfSums):
     """Draws x ~ softmax((z_pub + Σ_z clip_C(z − z_pub) / s) / τ) over a public support.
 
     z and z_pub are log-probabilities given the support. Logits are defined up to a constant, and
     two prompts need not agree on it; a difference of raw logits could be all constant.
 
+    Its clip bound C bounds each coordinate of a record's difference.
+
     Attributes:
-        batch: Facts that η depends on; its s is the denominator for any private number of
-            rows.
-        clip_bound: C > 0, bound on each coordinate of a record's difference.
-        temperature: τ > 0.
         top_k: k of the public support (`public_support`, margin 2C/s); None for every token.
 
     **Privacy** Normalisation and clip read one row and public values, so a vector that comes or
@@ -62,9 +57,6 @@ class DifferenceTokenMechanism:
     denominator s (errata: their reimplementation of the mean divides by the private |Z|).
     """
 
-    batch: BatchTerms
-    clip_bound: float
-    temperature: float
     top_k: int | None = None
 
     def __post_init__(self) -> None:
@@ -82,15 +74,6 @@ class DifferenceTokenMechanism:
     @property
     def _lattice(self) -> DifferenceLattice:
         return DifferenceLattice(self.clip_bound, self.batch.expected_batch_size)
-
-    @cached_property
-    def _divisor(self) -> Fraction:
-        """The divisor that turns sums into scores."""
-        return self.batch.expected_batch_size * Fraction(self.temperature)
-
-    def event(self, count: int) -> BoundedRangeEvent:
-        """Prices `count` private tokens of every batch."""
-        return BoundedRangeEvent(eta=self.eta, count=count)
 
     @property
     def support_margin(self) -> float:

@@ -77,38 +77,19 @@ class PrivateTokenMeter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanTokenMechanism:
-    """Draws x ~ softmax(Σ_z clip_c(z) / (s τ)) for each batch; s is public and fixed.
+class SoftmaxOfSums:
+    """Draws tokens from the softmax of sums over a batch's rows, divided by s τ; s is public.
 
     Attributes:
         batch: Facts that η depends on; its s is the denominator for any private number of
             rows.
         clip_bound: c > 0.
         temperature: τ > 0.
-        public_top_k: Draws among the k tokens of largest public logit only; None for all tokens.
-
-    **Privacy** Each draw is η-bounded-range (`BatchTerms.eta`); r draws of every batch cost
-    `event(r)`, because a record sits in one batch and η counts every logit vector of a unit. The
-    support of `public_top_k` is a function of the public prompt and of released tokens, so it is
-    the same for neighbours; a row is clipped on it alone, into [−c, c]^k, and the argument for η
-    runs over k coordinates instead of V. It costs nothing, and no token outside can be drawn.
-
-    **Source** Amin et al. 2024, Algorithm 1, lines 14-16. Amin et al. 2025, Eq. (1) divides by
-    the private |Z|, which doubles the range and leaks |Z|; we keep the fixed s (errata B-000.3).
-    Amin et al. 2024 restrict to the public top 1,024 at τ = 2.25, where the tail would exceed the
-    text.
     """
 
     batch: BatchTerms
     clip_bound: float
     temperature: float
-    public_top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses settings without a finite η or an empty support."""
-        self.event(0)
-        if self.public_top_k is not None and self.public_top_k < 1:
-            raise ValueError(f"Expected public_top_k >= 1 or None, got {self.public_top_k}.")
 
     @property
     def eta(self) -> float:
@@ -123,6 +104,34 @@ class MeanTokenMechanism:
     def event(self, count: int) -> BoundedRangeEvent:
         """Prices `count` private tokens of every batch."""
         return BoundedRangeEvent(eta=self.eta, count=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTokenMechanism(SoftmaxOfSums):
+    """Draws x ~ softmax(Σ_z clip_c(z) / (s τ)) for each batch; s is public and fixed.
+
+    Attributes:
+        public_top_k: Draws among the k tokens of largest public logit only; None for all tokens.
+
+    **Privacy** Each draw is η-bounded-range (`BatchTerms.eta`); r draws of every batch cost
+    `event(r)`, because a record sits in one batch and η counts every logit vector of a unit. The
+    support of `public_top_k` is a function of the public prompt and of released tokens, so it is
+    the same for neighbours; a row is clipped on it alone, into [−c, c]^k, and the argument for η
+    runs over k coordinates instead of V. It costs nothing, and no token outside can be drawn.
+
+    **Source** Amin et al. 2024, Algorithm 1, lines 14-16. Amin et al. 2025, Eq. (1) divides by
+    the private |Z|, which doubles the range and leaks |Z|; we keep the fixed s (errata B-000.3).
+    Amin et al. 2024 restrict to the public top 1,024 at τ = 2.25, where the tail would exceed the
+    text.
+    """
+
+    public_top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses settings without a finite η or an empty support."""
+        self.event(0)
+        if self.public_top_k is not None and self.public_top_k < 1:
+            raise ValueError(f"Expected public_top_k >= 1 or None, got {self.public_top_k}.")
 
     def select(
         self,
