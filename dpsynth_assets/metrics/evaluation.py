@@ -212,10 +212,13 @@ class Evaluation:
         return rows.rows(stratified_rows(rows.labels, self.settings.max_rows, self.settings.seed))
 
     def _sides(self, corpus: ScoredSide) -> Sides:
-        drawn = {"seed": self.settings.seed, "resamples": self.settings.resamples}
+        def drawn(rows: ScoredSide, name: str) -> ScoredSide:
+            seed, resamples = self.settings.seed, self.settings.resamples
+            return dataclasses.replace(rows, name=name, seed=seed, resamples=resamples)
+
         return Sides(
-            corpus=dataclasses.replace(corpus, **drawn),
-            held_out=dataclasses.replace(self.reference.held_out, name="held out", **drawn),
+            corpus=drawn(corpus, corpus.name),
+            held_out=drawn(self.reference.held_out, "held out"),
             settings=self.settings,
             labelled=self.reference.has_labels,
             reference=self.reference,
