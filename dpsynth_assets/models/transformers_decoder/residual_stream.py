@@ -3,6 +3,7 @@
 Private texts are alone in their pass, public ones share passes.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import SimpleQueue
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.decoding.protocol import StateReading
-from dpsynth_assets.models.language_model import in_parts, padded, passes_by_length
+from dpsynth_assets.models.language_model import in_parts, padded
 from dpsynth_assets.privacy.cpu import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
@@ -85,12 +86,15 @@ def _with_stream(output: Any, stream: "torch.Tensor") -> Any:
     return (stream, *output[1:]) if isinstance(output, tuple) else stream
 
 
+_COLUMN_MULTIPLE = 32
+"""Texts that share a pass are padded to a multiple of this many tokens."""
+
 _TEXTS_PER_TASK = 8
 """Texts that a thread reads, one after another, before it says so."""
 
 
 _Pooled = tuple[list[int], Mapping[int, np.ndarray]]
-"""Indices of n texts, and {layer: their (n, d) states}."""
+"""Indices of n texts, and {layer: their states}, (n, d) or more."""
 
 
 def pooled_states(
@@ -105,7 +109,7 @@ def pooled_states(
     has one thread, however many texts there are. So its states are a function of the text and of
     the model, bit for bit and in any type of float, as far as the machine computes the same from
     the same: kernels round a row by its place among others, and here there is no other. Texts that
-    may be known share passes, which is faster.
+    may be known share passes of a few fixed shapes, which is faster.
 
     Args:
         model: transformers causal language model, in eval mode.
@@ -118,18 +122,15 @@ def pooled_states(
     """
     width = model.config.get_text_config().hidden_size
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in reading.layers}
-    found: Iterator[_Pooled]
     known = [row for row, text in enumerate(texts) if len(text)]
     if reading.shares_passes:
-        whole = [[*reading.begin, *text] for text in texts]
-        passes = passes_by_length(known, whole, tokens_per_pass)
-        found = ((own, _pool(model, [texts[row] for row in own], reading)) for own in passes)
+        found = _together(model, texts, known, reading, tokens_per_pass)
     else:
         found = _alone(model, texts, known, reading)
     done = len(texts) - len(known)
     for chosen, pooled in found:
         for layer, rows in pooled.items():
-            result[layer][chosen] = rows
+            result[layer][chosen] = rows[: len(chosen)]
         done += len(chosen)
         reading.told(done / len(texts))
     return result
@@ -171,17 +172,41 @@ def _alone(
         yield from threads.map(read_with_a_free_model, parts)
 
 
+def _together(
+    model: Any,
+    texts: Sequence[Sequence[int]],
+    known: list[int],
+    reading: StateReading,
+    tokens_per_pass: int,
+) -> Iterator[_Pooled]:
+    """Reads texts of one padded length in passes of a fixed number of rows, filled up."""
+    of_columns: defaultdict[int, list[int]] = defaultdict(list)
+    for row in known:
+        blocks = -(-(len(reading.begin) + len(texts[row])) // _COLUMN_MULTIPLE)
+        of_columns[blocks * _COLUMN_MULTIPLE].append(row)
+    for columns, rows in sorted(of_columns.items()):
+        size = max(1, tokens_per_pass // columns)
+        for own in in_parts(rows, size):
+            filled = [*(texts[row] for row in own), *[()] * (size - len(own))]
+            yield own, _pool(model, filled, reading, _COLUMN_MULTIPLE)
+
+
 def _pool(
-    model: Any, texts: Sequence[Sequence[int]], reading: StateReading
+    model: Any, texts: Sequence[Sequence[int]], reading: StateReading, multiple: int = 1
 ) -> dict[int, np.ndarray]:
-    """{layer: (n, d)} of n texts in one pass: means over a text's own tokens."""
+    """{layer: (n, d)} of n texts in one pass: means over a text's own tokens.
+
+    Texts are padded to whole multiples of columns.
+    """
     import torch
+    from torch.nn.functional import pad
 
     device, begin = next(model.parameters()).device, len(reading.begin)
     tokens = padded([[*reading.begin, *text] for text in texts], 0)  # filler stands behind texts
+    tokens = pad(tokens, (0, -tokens.shape[1] % multiple))
     weights = torch.zeros((len(texts), 1, tokens.shape[1]))
     for row, text in enumerate(texts):
-        weights[row, :, begin : begin + len(text)] = 1 / len(text)
+        weights[row, :, begin : begin + len(text)] = 1 / max(1, len(text))
     weights, pooled = weights.to(device), {}
 
     def receive(layer: int, stream: "torch.Tensor") -> None:
