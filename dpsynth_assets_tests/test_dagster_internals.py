@@ -36,9 +36,8 @@ def job() -> dg.JobDefinition:
 
 
 @pytest.mark.parametrize("executor", ["in_process", "local"])
-def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor):
+def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor, own_home):
     monkeypatch.setenv("DPSYNTH_EXECUTOR", executor)
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(live_runs, "free_dead_runs", lambda _: [])  # "another" is no real run.
     asked, rested = [], []
     dagster_internals.rest_between_claims()

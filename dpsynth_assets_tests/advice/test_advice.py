@@ -183,8 +183,7 @@ def test_the_price_holds_the_histograms_that_a_method_needs():
     assert 0 < offers["mean_clustered"].epsilon <= 4
 
 
-def test_the_command_reads_no_record_and_prints_what_it_expects(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def test_the_command_reads_no_record_and_prints_what_it_expects(tmp_path, own_home):
     shown = CliRunner().invoke(app, ["advise", "--records", "5000", "--epsilon", "3"])
     assert shown.exit_code == 0, shown.output
     assert "Methods that cannot run" in shown.output

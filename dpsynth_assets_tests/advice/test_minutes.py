@@ -84,8 +84,7 @@ def test_what_runs_elsewhere_is_not_guessed(engine, why, fixed_speed):
         ({"kind": "smollm2", "decoder": "vllm"}, "decoded by vLLM"),
     ],
 )
-def test_a_model_that_is_not_here_says_so(model, why, monkeypatch, tmp_path):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_a_model_that_is_not_here_says_so(model, why, own_home):
     base = PublicDataSpec.model_validate({"name": "words", "language_model": model})
     found = minutes(cohort(), base)
     assert why in found.unknown

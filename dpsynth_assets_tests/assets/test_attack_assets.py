@@ -312,8 +312,7 @@ class TurnsModels(Models):
         return TurnsModel()
 
 
-def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, tmp_path):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, own_home):
     subjects = {}
     monkeypatch.setattr(attacks, "reconstruct", lambda *given: subjects.update(given[2]) or [])
     spec, plan = planned("mean_uniform", prompt=TURNS)
@@ -508,12 +507,6 @@ def test_an_audit_without_any_context_says_what_to_do():
 
 
 # What need not run again
-
-
-@pytest.fixture
-def own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    return tmp_path
 
 
 def attack_of(method="mean_uniform", **changes):

@@ -50,12 +50,6 @@ def declared(method="mean_uniform", **changes):
     return spec, plan_dataset(spec)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def charge(ledger, spec, plan, *, model=MODEL, release="first"):
     """Charges the only method as its asset does; returns the charge's entry."""
     (planned,) = plan.methods

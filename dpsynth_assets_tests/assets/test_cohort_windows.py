@@ -39,6 +39,8 @@ from dpsynth_assets.tags import COHORT, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded, pay_for
 from dpsynth_assets_tests.stored import read_private_records
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 BY_MONTH = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
 BY_FILE = {"by": "file", "pattern": "mail-{year}-{month}.jsonl", "settle_minutes": 0}
 PERIODS = {
@@ -48,12 +50,6 @@ PERIODS = {
     "quarter": "2025-10-01",
     "year": "2024-01-01",
 }
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
 
 
 def rule(**fields) -> CohortsSpec:

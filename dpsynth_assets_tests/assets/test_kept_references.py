@@ -9,13 +9,10 @@ from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import letters
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 MODEL = {"path": "models/tiny", "dtype": "float32", "device": "cpu"}
 RECORDS = pl.DataFrame({"text": ["one", "two"], "label": ["a", None]})
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
 
 
 def version(model=MODEL, code="1", **changes) -> str:

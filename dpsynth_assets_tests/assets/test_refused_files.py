@@ -125,7 +125,9 @@ def test_lists_show_what_can_be_used_and_say_what_cannot(folder):
         assert name == "unmethodical" or line in result.output
 
 
-def test_the_folder_of_dagster_components_contains_a_broken_file_too(tmp_path, monkeypatch):
+def test_the_folder_of_dagster_components_contains_a_broken_file_too(
+    tmp_path, monkeypatch, own_home
+):
     package = Path(dpsynth_assets.__file__).parent / "defs"
     shutil.copytree(package, tmp_path / "own_defs", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("unparsed", "negative", "unmethodical"):
@@ -133,7 +135,6 @@ def test_the_folder_of_dagster_components_contains_a_broken_file_too(tmp_path, m
         inner.mkdir(parents=True)
         (inner / "defs.yaml").write_text(BROKEN[name][0])
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     import own_defs
 
     tree = DatasetTree(defs_module=own_defs, project_root=tmp_path)
@@ -142,7 +143,7 @@ def test_the_folder_of_dagster_components_contains_a_broken_file_too(tmp_path, m
     assert {"unparsed", "negative", "unmethodical"} <= refused
 
 
-def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path, monkeypatch):
+def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path, monkeypatch, own_home):
     package = tmp_path / "two_defs"
     (package / "pair").mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -150,7 +151,6 @@ def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path, monkeypa
     base = "type: dpsynth_assets.components.PublicData\nattributes: {name: own_base}\n"
     (package / "pair" / "defs.yaml").write_text(f"{base}---\n{BROKEN['negative'][0]}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     import two_defs
 
     tree = DatasetTree(defs_module=two_defs, project_root=tmp_path)

@@ -19,6 +19,8 @@ from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets.report.cards import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 
 @pytest.fixture
 def written():
@@ -93,11 +95,6 @@ def run_of(spec, console, *, broken=False):
         return job.execute_in_process(
             instance=instance, run_id="5f0e0a4c-1111-4a7a-9c39-000000000001"
         )
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
 
 
 def test_three_rows_of_the_first_corpus_are_shown_once(spec, console, written):

@@ -29,13 +29,9 @@ from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded, pay_for
 from dpsynth_assets_tests.privacy.ledger_cases import make_request
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 MIDNIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
 
 
 def spec_with(**changes) -> PrivateDatasetSpec:

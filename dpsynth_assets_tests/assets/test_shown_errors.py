@@ -236,8 +236,7 @@ def test_what_is_public_in_a_private_step_is_shown(capfd, caplog):
     assert "Opening the text embedder: Expected a model at /models/minilm" in page
 
 
-def test_a_value_that_cannot_be_stored_says_why(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_a_value_that_cannot_be_stored_says_why(own_home):
     values = home().values
     values.parent.mkdir(parents=True, exist_ok=True)
     values.write_text("a file in the way")

@@ -71,8 +71,7 @@ def test_without_a_declared_gpu_a_step_waits_in_the_pool_and_asks_for_none(tmp_p
 
 
 @pytest.mark.parametrize("published", ["ex-post", "secret", None])
-def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, monkeypatch, published):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, published, own_home):
     spec = private_spec(tmp_path, schedule=None)
     place = released_folder(spec.name, "older")
     place.mkdir(parents=True)

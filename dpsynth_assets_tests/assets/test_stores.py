@@ -220,8 +220,7 @@ def made(tmp_path):
     return folder
 
 
-def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, made, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, made, own_home):
     local, remote = ReleaseStore.at(str(tmp_path / "releases")), ReleaseStore.at(bucket)
     assert not remote.has("r1")
     here, _ = local.save("r1", {"rows": 2}, RECORDS.select("text"), made)
@@ -268,10 +267,7 @@ def _dies_at(name, put):
     return pipe_file
 
 
-def test_an_object_that_was_changed_changes_the_digest_and_is_not_copied(
-    bucket, tmp_path, made, monkeypatch
-):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def test_an_object_that_was_changed_changes_the_digest_and_is_not_copied(bucket, made, own_home):
     store = ReleaseStore.at(bucket)
     digest, _ = store.save("r1", {"rows": 2}, None, made)
     (store.folder("r1") / "files" / "model" / "weights.safetensors").write_bytes(b"forged")
@@ -402,12 +398,11 @@ def test_a_save_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, written,
     assert [each.name for each in (tmp_path / "releases").iterdir()] == left
 
 
-def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path, monkeypatch):
+def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, monkeypatch, own_home):
     from dpsynth_assets.orchestration.assets.corpora import publish_copy
     from dpsynth_assets.paths import home
     from dpsynth_assets.report.cards import LABEL_FILE
 
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     folder = home().released / "letters" / "mean"
     (folder / "data").mkdir(parents=True)
     for name in (LABEL_FILE, "README.md", "data/train.parquet", "data/old.parquet"):

@@ -380,17 +380,11 @@ def test_a_file_of_something_else_is_refused_in_one_line(tmp_path, text):
 # Command line
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    return tmp_path
-
-
 def run(*arguments):
     return CliRunner().invoke(cli.app, list(arguments))
 
 
-def test_run_keeps_results_that_show_prints(home):
+def test_run_keeps_results_that_show_prints(own_home):
     assert run("show").exit_code == 2
     ran = run("run", "--only", "one-draw-a-charge", "--with-planted-bugs", "--json")
     assert ran.exit_code == 0
@@ -403,14 +397,14 @@ def test_run_keeps_results_that_show_prints(home):
 
 @pytest.mark.parametrize(("observed", "planted"), [(2.0, 2.0), (1.0, 1.0)])
 def test_a_failed_audit_or_a_missed_bug_ends_with_exit_code_one(
-    home, monkeypatch, observed, planted
+    own_home, monkeypatch, observed, planted
 ):
     monkeypatch.setattr(cli, "_chosen", lambda _names: (made_up(observed, planted=planted),))
     assert run("run", "--with-planted-bugs").exit_code == 1
     assert run("show").exit_code == 1
 
 
-def test_an_unknown_audit_is_told_in_one_line(home):
+def test_an_unknown_audit_is_told_in_one_line(own_home):
     refused = run("run", "--only", "nobody")
     assert refused.exit_code == 2
     assert "median-bound" in refused.output

@@ -12,12 +12,9 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets_tests.privacy.ledger_cases import make_request
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 SETTINGS = {"expected_batch_size": 64, "max_batches": 8}
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
 
 
 def spec(accountant="zcdp", epsilon=10.0, methods=None, **changes):

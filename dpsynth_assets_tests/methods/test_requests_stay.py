@@ -49,8 +49,7 @@ def nearly(one, other):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_release_is_asked_for_as_it_was(file, tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_every_release_is_asked_for_as_it_was(file, own_home):
     kept = json.loads(file.read_text())
     spec = PrivateDatasetSpec.model_validate(kept["dataset"])
     plan = plan_dataset(spec)

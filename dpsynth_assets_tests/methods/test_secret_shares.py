@@ -7,13 +7,10 @@ from dpsynth_assets.methods.dataset_plan import budget_terms
 from dpsynth_assets.methods.planning import divided_secret_shares, plan_dataset
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 PRIOR, POSTERIOR = 1e-4, 5e-3
 EVOLUTION = {"clusters": 3, "iterations": 2, "population": 6, "variations": 2}
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
 
 
 def secpe(name, **changes):

@@ -129,8 +129,7 @@ def engine(model, monkeypatch):
     return writer
 
 
-def test_a_base_writes_its_documents_once(engine, monkeypatch, tmp_path):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_a_base_writes_its_documents_once(engine, own_home):
     first = PublicBase(name="clinic", **DECLARED).documents
     assert first.height == 30
     assert PublicBase(name="clinic", **DECLARED).documents.equals(first)

@@ -133,9 +133,8 @@ def released(dp_counts, labels=LABELS):
     ],
 )
 def test_what_cannot_be_drawn_costs_nothing_and_says_what_is_wrong(
-    tmp_path, monkeypatch, method, settings, histogram, message
+    tmp_path, method, settings, histogram, message, own_home
 ):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     if method == "median_clustered":
         settings = settings | {"matched_epsilon": 20.0}
     shown, charged = failure_of(tmp_path, method, settings, histogram)

@@ -165,8 +165,7 @@ def test_the_sensitive_store_is_left_out_and_nothing_else(tmp_path):
     assert [leak.path for leak in report.leaks] == [str(tmp_path / "sensitive2" / "a")]
 
 
-def test_the_command_fails_where_it_finds_something(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def test_the_command_fails_where_it_finds_something(tmp_path, monkeypatch, own_home):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     (tmp_path / "home" / "dagster").mkdir(parents=True)
     (tmp_path / "canaries.txt").write_text(CANARY + "\n")

@@ -43,8 +43,7 @@ def test_no_run_config_names_another_place(job, resource, wrapped):
         job.execute_in_process(run_config={"resources": {resource: {"config": config}}})
 
 
-def test_places_follow_the_environment(job, tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_places_follow_the_environment(job, own_home):
     result = job.execute_in_process()
     assert result.output_for_node("places") == {
         "sensitive": str(home().sensitive),

@@ -95,9 +95,8 @@ def test_conditions_are_aspects_and_pairs_begin_anywhere(spec):
 
 
 def test_bases_share_the_folder_of_a_generator_that_one_of_them_trained(
-    start, spec, tmp_path, monkeypatch
+    start, spec, tmp_path, own_home
 ):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     named, documents = {"kind": "pretrained", "device": "cpu"}, pl.DataFrame({"text": TEXTS})
     pairs = spec.model_dump() | {"steps": 2}
     made = [
