@@ -9,11 +9,11 @@ from dpsynth_assets.privacy.ledger.replacing import owner_folder
 
 
 class CheckpointFolders:
-    """A `Checkpoint` in a folder of its own."""
+    """A `Checkpoint` in a folder of its own; a run may die where it would save for the nth time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dies_at: int | None = None) -> None:
         """Uses, or creates, an owner-only folder."""
-        self._folder = owner_folder(folder)
+        self._folder, self._left = owner_folder(folder), dies_at
 
     @property
     def saved(self) -> Path | None:
@@ -29,6 +29,9 @@ class CheckpointFolders:
 
     def save(self, folder: Path) -> None:
         """Renames it, after which older ones are removed."""
+        self._left = self._left and self._left - 1
+        if self._left == 0:
+            raise KeyboardInterrupt
         last = self.saved
         number = 0 if last is None else int(last.name.removeprefix("saved-")) + 1
         folder.rename(self._folder / f"saved-{number:09d}")

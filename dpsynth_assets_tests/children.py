@@ -1,9 +1,15 @@
-"""Programs in a process of their own."""
+"""Programs in a process of their own, and commands in this one."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,3 +38,22 @@ def python(*words: str, where: Path = ROOT, code: int = 0, **variables: str) -> 
     )
     assert ended.returncode == code, ended.stdout[-1000:] + ended.stderr[-3000:]
     return ended.stdout
+
+
+def dpsynth(
+    *words: object,
+    code: int | None = None,
+    input: str | None = None,
+    env: Mapping[str, str | None] | None = None,
+) -> Result:
+    """Runs a command of `dpsynth` in this process.
+
+    Args:
+        words: What stands behind `dpsynth`.
+        code: The exit code it must end with; None: any.
+        input: What a person types.
+        env: Variables beside those of the test.
+    """
+    ended = CliRunner().invoke(app, [*map(str, words)], input=input, env=env)
+    assert code in (None, ended.exit_code), ended.output
+    return ended

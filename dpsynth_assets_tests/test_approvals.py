@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.launch import first_run_refusal
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import FIELDS, written
 
 
@@ -27,7 +26,7 @@ def person(tmp_path, monkeypatch):
 
 
 def said(*arguments, code=0):
-    told = CliRunner().invoke(app, list(arguments))
+    told = dpsynth(*arguments)
     assert told.exit_code == code, told.output
     return told
 
@@ -88,7 +87,7 @@ def test_an_approver_sees_what_is_signed_and_what_was_edited(tmp_path, person, a
     said("approve", "reviews", "--yes")
     lowered = asked | {"approvals": 1, "approvers": asked["approvers"][1:], "description": "Old."}
     written(file, lowered | {"budget": {"epsilon": 70.0, "delta": 1e-6}})
-    told = CliRunner().invoke(app, ["approve", "reviews"], input="n\n", env={"COLUMNS": "200"})
+    told = dpsynth("approve", "reviews", input="n\n", env={"COLUMNS": "200"})
     rows = {line.split("│")[1].strip(): line for line in told.stderr.splitlines() if "│" in line}
     assert "ε = 70" in rows["epsilon"]
     assert "ε = 60" in rows["epsilon"]

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import dagster as dg
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
 from dpsynth_assets.orchestration.assets import audit_trail as audit_trail_asset
 from dpsynth_assets.orchestration.assets.audit_trail import (
@@ -29,6 +27,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.audit_page import audit_page, spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
 from dpsynth_assets.tags import LAUNCHED_BY
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 RUN = "0d9f3c1e-5a77-4b1e-9a53-6a1f0a1b2c3d"
@@ -338,7 +337,7 @@ def test_written_trails_are_their_owners_alone(installation):
 
 
 def command(*arguments):
-    return CliRunner().invoke(app, ["audit", *arguments])
+    return dpsynth("audit", *arguments)
 
 
 def test_the_command_takes_a_cohort_or_a_command(installation, tmp_path):

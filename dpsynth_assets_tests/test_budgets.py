@@ -8,9 +8,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import AGREES
@@ -35,6 +33,7 @@ from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_bu
 from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 from dpsynth_assets_tests.assets.declared_cases import letters, pay_for
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import release
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
@@ -271,8 +270,7 @@ def test_the_last_run_is_the_newer_of_the_tagged_one_and_that_of_the_last_charge
 def test_an_installation_without_a_ledger_shows_its_declared_budgets(ledger):
     file = sqlite_path(home().ledger_url)
     file.unlink()
-    run = CliRunner().invoke(app, ["budgets", "--json"])
-    assert run.exit_code == 0, run.output
+    run = dpsynth("budgets", "--json", code=0)
     told = json.loads(run.output)
     assert not file.exists()
     assert "enquiries" in {each["cohort"] for each in told["cohorts"]}
@@ -342,17 +340,14 @@ def test_the_command_prints_a_line_a_cohort_writes_the_page_and_ends_with_1_wher
     ledger,
 ):
     release(ledger, cohort="zoo", dataset="zoo", asset="zoo/mean/corpus")
-    run = CliRunner().invoke(app, ["budgets", "--json"])
-    assert run.exit_code == 0, run.output
+    run = dpsynth("budgets", "--json", code=0)
     told = json.loads(run.output)
     assert {"zoo", "tickets"} <= {each["cohort"] for each in told["cohorts"]}
     assert told["problems"] == []
-    run = CliRunner().invoke(app, ["budgets"])
-    assert run.exit_code == 0, run.output
+    run = dpsynth("budgets", code=0)
     assert (home().reports / PAGE).exists()
     assert re.search(r"zoo\s+│ █+░+", run.output)
     with dagster_instance() as opened:
         audit(opened, "zoo", "a forged claim")
-    run = CliRunner().invoke(app, ["budgets"])
-    assert run.exit_code == 1
+    run = dpsynth("budgets", code=1)
     assert "zoo: the audit found 1 disagreements" in run.output

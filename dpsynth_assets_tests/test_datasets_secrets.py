@@ -2,10 +2,8 @@
 
 import pytest
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from dpsynth_assets.cli.datasets import method_problems
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets.files import resolve_paths
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.methods.dataset_plan import budget_terms
@@ -13,6 +11,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.promised_secrets import kept_promises, promise_problems
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import private, written
 
 EMAIL = {"name": "email", "detector": "presidio", "entity": "EMAIL_ADDRESS", "max_records": 4}
@@ -190,8 +189,7 @@ def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monke
     broken = spec({"kinds": [HELD_BY_FIFTY]}, **COUNTED)
     fields = broken.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     written(tmp_path / "datasets" / "notes.yaml", fields)
-    told = CliRunner().invoke(app, ["plan", "notes"], env={"COLUMNS": "240"})
-    assert told.exit_code == 2
+    told = dpsynth("plan", "notes", env={"COLUMNS": "240"}, code=2)
     assert "posterior 1 after all rounds (promised: at most 0.001)" in told.output
     assert "notes: secrets.kinds.0.posterior: expected" in told.output
 

@@ -1,10 +1,8 @@
 """Two dataset files over the same records: one account, or one line each and nothing charged."""
 
 import pytest
-from typer.testing import CliRunner
 
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
     DatasetFileError,
     PublicDataSpec,
@@ -13,6 +11,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.standing import shared_record_problems
 from dpsynth_assets.public_base.making import _trained_generator, read_documents
 from dpsynth_assets.records import SourceError
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import FIELDS, written
 
 
@@ -42,7 +41,7 @@ def problems_of(*paths):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "300"})
+    return dpsynth(*arguments, env={"COLUMNS": "300"})
 
 
 def test_two_files_over_one_source_are_one_line_each(folder):

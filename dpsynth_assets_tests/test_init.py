@@ -9,12 +9,10 @@ import dagster as dg
 import polars as pl
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.cli.advise import BESIDE, ROWS, proposed_methods
 from dpsynth_assets.cli.column_profiles import Columns, profile_columns
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     PublicDataSpec,
@@ -28,6 +26,7 @@ from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMe
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.records import SourceError
+from dpsynth_assets_tests.children import dpsynth
 
 pytestmark = pytest.mark.usefixtures("own_home", "known_speed")
 
@@ -72,7 +71,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def init(*arguments):
-    return CliRunner().invoke(app, ["init", *map(str, arguments)])
+    return dpsynth("init", *arguments)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -474,10 +473,8 @@ def test_a_domain_makes_a_base_of_its_own_in_the_same_file(folder, tmp_path):
     assert not problems
     assert [type(file.spec) for file in files] == [PrivateDatasetSpec, PublicDataSpec]
     assert declared_base("complaints_public").language_model.kind == "smollm2"
-    check = CliRunner().invoke(app, ["datasets", "check"])
-    assert check.exit_code == 0, check.output
-    plan = CliRunner().invoke(app, ["plan", "complaints"])
-    assert plan.exit_code == 0, plan.output
+    dpsynth("datasets", "check", code=0)
+    plan = dpsynth("plan", "complaints", code=0)
     assert private["methods"][0]["method"] in plan.output
 
 

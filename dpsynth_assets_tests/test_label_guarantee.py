@@ -26,6 +26,7 @@ from dpsynth_assets.report.cards import (
 from dpsynth_assets.report.label import SCHEMA, cohort_label, corpus_label
 from dpsynth_assets.report.label_texts import texts
 from dpsynth_assets.report.pages import format_cell
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 TOKENS = BoundedRangeEvent(eta=0.0944, count=200)  # ε = 3.32327997… at δ = 1e-6 under zcdp
@@ -111,8 +112,8 @@ def test_the_report_shows_bounds_rounded_up(value, shown):
 def test_prices_on_the_command_line_are_rounded_up():
     events = json.dumps([{"type": "bounded_range", "eta": 0.1875, "count": 37}])
     arguments = ["account", "compose", "-", "--delta=1e-6"]
-    exact = json.loads(CliRunner().invoke(app, [*arguments, "--json"], input=events).stdout)
-    printed = CliRunner().invoke(app, arguments, input=events).stdout
+    exact = json.loads(dpsynth(*arguments, "--json", input=events).stdout)
+    printed = dpsynth(*arguments, input=events).stdout
     assert after(printed, "ε = ")[0] >= Decimal(repr(exact["epsilon"]))
 
 

@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports.pack import GUIDE, pack_of, write_pack
 from dpsynth_assets.exports.pack_page import ASKED
 from dpsynth_assets.paths import home
@@ -13,6 +11,7 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.secret_protection import posterior_of_dp
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import private, written
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 
@@ -122,6 +121,5 @@ def test_a_cohort_without_charges_or_name_is_refused_in_one_line(ledger, tmp_pat
     file = written(tmp_path / "defs" / "reviews.yaml", private().model_dump(mode="json"))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(file.parent))
     for name in ("reviews", "nowhere"):
-        result = CliRunner().invoke(app, ["statement", "--pack", name])
-        assert result.exit_code == 2
+        result = dpsynth("statement", "--pack", name, code=2)
         assert result.output.count("Expected") == 1

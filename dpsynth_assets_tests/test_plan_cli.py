@@ -7,14 +7,13 @@ import shutil
 import polars as pl
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.speed import SpeedUnknownError
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.models.transformers_decoder import memory
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base import PublicBase
+from dpsynth_assets_tests.children import dpsynth
 
 SCREEN = {"COLUMNS": "100"}
 
@@ -46,7 +45,7 @@ def declare(folder, *methods, **language_model):
 
 
 def plan(*options):
-    return CliRunner().invoke(app, ["plan", *options], env=SCREEN)
+    return dpsynth("plan", *options, env=SCREEN)
 
 
 @pytest.mark.usefixtures("folder")

@@ -5,15 +5,14 @@ import gzip
 import pytest
 import yaml
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PublicDataSpec, SourceSpec
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.records import SourceError, read_public_records
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.csv_files import Dialect, recognised_dialect
 from dpsynth_assets.records.sources import read_source
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
@@ -197,13 +196,11 @@ def test_what_is_recognised_follows_from_the_header_alone(tmp_path):
 def test_init_writes_the_dialect_that_it_recognises(tmp_path, sign, encoding):
     file = written(tmp_path, sign, encoding)
     wanted = ["--from", str(file), "--to", str(tmp_path), "--text", "body", "--id", "key"]
-    result = CliRunner().invoke(app, ["init", "mine", *wanted])
-    assert result.exit_code == 0, result.output
+    dpsynth("init", "mine", *wanted, code=0)
     declared = yaml.safe_load((tmp_path / "mine" / "defs.yaml").read_text())["attributes"]["source"]
     assert declared.get("separator", ",") == sign
     assert declared.get("encoding", "utf-8") == encoding
-    checked = CliRunner().invoke(app, ["datasets", "check", str(tmp_path / "mine" / "defs.yaml")])
-    assert checked.exit_code == 0, checked.output
+    dpsynth("datasets", "check", tmp_path / "mine" / "defs.yaml", code=0)
 
 
 @pytest.mark.usefixtures("own_home", "known_speed")
@@ -211,21 +208,19 @@ def test_init_tells_of_bytes_it_cannot_read_and_takes_an_encoding(tmp_path, monk
     monkeypatch.setenv("COLUMNS", "400")
     file = written(tmp_path, ",", "cp1252")
     wanted = ["init", "mine", "--from", str(file), "--to", str(tmp_path), "--text", "body"]
-    said = CliRunner().invoke(app, [*wanted, "--id", "key"])
+    said = dpsynth(*wanted, "--id", "key")
     assert "3 values hold bytes that this encoding does not define" in " ".join(said.output.split())
     written_file = tmp_path / "mine" / "defs.yaml"
     assert "encoding" not in yaml.safe_load(written_file.read_text())["attributes"]["source"]
-    again = CliRunner().invoke(app, [*wanted, "--id", "key", "--encoding", "cp1252", "--force"])
-    assert again.exit_code == 0, again.output
+    dpsynth(*wanted, "--id", "key", "--encoding", "cp1252", "--force", code=0)
     assert yaml.safe_load(written_file.read_text())["attributes"]["source"]["encoding"] == "cp1252"
     written(tmp_path, name="e.csv")
     wanted[3] = str(tmp_path / "*.csv")
     for given in ([], ["--encoding", "cp1252"]):
-        mixed = CliRunner().invoke(app, [*wanted, "--id", "none", "--force", *given])
+        mixed = dpsynth(*wanted, "--id", "none", "--force", *given)
         said = " ".join(mixed.output.split())
         assert "UTF-8 in e.csv and another encoding, e.g. cp1252, in d.csv. Save the latter" in said
         assert "Name the encoding" not in said
     for option, wrong in (("--encoding", "utf-9"), ("--separator", "ab")):
-        refused = CliRunner().invoke(app, [*wanted, option, wrong, "--force"])
-        assert refused.exit_code == 2
+        refused = dpsynth(*wanted, option, wrong, "--force", code=2)
         assert len(refused.output.strip().splitlines()) == 1

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from dpsynth_assets.cli.evaluate import (
     _without_accuracy,
     read_rows,
     split_by_content,
 )
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.metrics.metric import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
 from dpsynth_assets.report.render import BANNER, render_report, sample_blocks
+from dpsynth_assets_tests.children import dpsynth
 
 TABLE = [
     {"name": "real data", "guarantee": "real data", "epsilon": "∞", "delta": None, "rows": 500,
@@ -133,7 +132,7 @@ def test_an_inline_picture_is_one_markdown_image():
 
 @pytest.fixture
 def run():
-    return lambda *arguments: CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+    return lambda *arguments: dpsynth("evaluate", *arguments)
 
 
 @pytest.fixture

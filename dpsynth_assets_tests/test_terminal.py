@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.main import ENTRIES, EXAMPLES, app
@@ -14,7 +13,7 @@ from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.assets.test_definitions import HEAVY
-from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.children import dpsynth, python
 
 SCREEN = {"COLUMNS": "100"}
 
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def said(*words):
-    return CliRunner().invoke(app, list(words), env=SCREEN)
+    return dpsynth(*words, env=SCREEN)
 
 
 def opened(*words, **environment):

@@ -4,15 +4,14 @@ import json
 import math
 
 import pytest
-from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.advice.evidence import Measured, expected, likeness, measured_lines
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.capabilities import Advice, DeclaredFacts
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import private
 
 BASE = PublicDataSpec(name="words", domain="Letters", language_model={"kind": "smollm2"})
@@ -184,10 +183,9 @@ def test_the_price_holds_the_histograms_that_a_method_needs():
 
 
 def test_the_command_reads_no_record_and_prints_what_it_expects(tmp_path, own_home):
-    shown = CliRunner().invoke(app, ["advise", "--records", "5000", "--epsilon", "3"])
-    assert shown.exit_code == 0, shown.output
+    shown = dpsynth("advise", "--records", "5000", "--epsilon", "3", code=0)
     assert "Methods that cannot run" in shown.output
-    content = json.loads(CliRunner().invoke(app, ["advise", "--json"]).stdout)
+    content = json.loads(dpsynth("advise", "--json").stdout)
     assert content["offers"]
     assert not (tmp_path / "home" / "ledger").exists()
 

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from typer.testing import CliRunner
 
 import dpsynth_assets
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import Problem
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.orchestration.components.declared import DatasetTree
 from dpsynth_assets.orchestration.components.refused import PREFIX, refused_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets_tests.assets.declared_cases import failure
+from dpsynth_assets_tests.children import dpsynth
 
 DEMO = (Path(dpsynth_assets.__file__).parent / "defs" / "tickets" / "defs.yaml").read_text()
 
@@ -109,8 +108,7 @@ def test_materialising_a_refused_file_fails_with_its_line():
 @pytest.mark.parametrize("name", ["negative", "unmethodical", "baseless", "shared_name"])
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_plan_and_run_say_the_same_line_and_charge_nothing(folder, command, name):
-    result = CliRunner().invoke(app, [command, name])
-    assert result.exit_code == 2, result.output
+    result = dpsynth(command, name, code=2)
     assert "Traceback" not in result.output
     _, line = BROKEN.get(name, ("", "expected a unique name"))
     assert line in result.output
@@ -118,8 +116,7 @@ def test_plan_and_run_say_the_same_line_and_charge_nothing(folder, command, name
 
 
 def test_lists_show_what_can_be_used_and_say_what_cannot(folder):
-    result = CliRunner().invoke(app, ["datasets", "list"])
-    assert result.exit_code == 2
+    result = dpsynth("datasets", "list", code=2)
     assert "sound" in result.output
     for name, (_, line) in BROKEN.items():
         assert name == "unmethodical" or line in result.output

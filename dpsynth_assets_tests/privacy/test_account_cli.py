@@ -1,9 +1,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
+from dpsynth_assets_tests.children import dpsynth
 
 TOKENS_AND_HISTOGRAM = [
     {"type": "bounded_range", "eta": 0.1875, "count": 60},
@@ -12,9 +11,7 @@ TOKENS_AND_HISTOGRAM = [
 
 
 def compose(text, *flags):
-    return CliRunner().invoke(
-        app, ["account", "compose", "-", "--delta", "1e-6", *flags], input=text
-    )
+    return dpsynth("account", "compose", "-", "--delta", "1e-6", *flags, input=text)
 
 
 def test_any_list_of_events_is_priced_together():

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import dpsynth_assets
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.privacy.cpu import check_declared_threads, one_thread_each, run_alone
-from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.children import dpsynth, python
 
 POOLS_OF_WAITING_THREADS = {"models/engines/openai_endpoint.py"}
 """Threads that wait for a server and compute nothing."""
@@ -210,8 +208,7 @@ def test_an_unusable_number_of_threads_is_refused_in_one_line(monkeypatch, decla
     monkeypatch.setenv("OMP_NUM_THREADS", declared)
     with pytest.raises(ValueError, match="Expected OMP_NUM_THREADS to be a whole number of at lea"):
         check_declared_threads()
-    told = CliRunner().invoke(app, ["datasets", "list"])
-    assert told.exit_code == 2
+    told = dpsynth("datasets", "list", code=2)
     assert declared in told.stderr
     assert len(told.stderr.strip().splitlines()) == 1
 

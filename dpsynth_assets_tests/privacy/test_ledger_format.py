@@ -12,6 +12,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, SecretTerms
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import (
     make_request,
     make_terms,
@@ -148,9 +149,6 @@ def test_an_entry_that_does_not_say_all_it_spent_is_refused(changes, said):
 def test_neither_a_restoration_nor_an_acceptance_replaces_a_ledger_of_another_format(
     tmp_path, monkeypatch, mark
 ):
-    from typer.testing import CliRunner
-
-    from dpsynth_assets.cli.main import app
 
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     release(Ledger(sqlite_url(tmp_path)))
@@ -160,7 +158,6 @@ def test_neither_a_restoration_nor_an_acceptance_replaces_a_ledger_of_another_fo
         database.execute(f"PRAGMA user_version = {mark}")
     before = sqlite_file(tmp_path).read_bytes()
     for arguments in (["restore", str(copy)], ["accept"]):
-        told = CliRunner().invoke(app, ["ledger", *arguments, "--because", "a test", "--yes"])
-        assert told.exit_code == 2
+        told = dpsynth("ledger", *arguments, "--because", "a test", "--yes", code=2)
         assert "Expected format 1" in told.output
     assert sqlite_file(tmp_path).read_bytes() == before

@@ -5,14 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.cli.terminal import described
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import Ledger, Witness, chain
 from dpsynth_assets.privacy.ledger.witness import Seen
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 
@@ -42,7 +41,7 @@ def lost():
 
 
 def command(*arguments):
-    return CliRunner().invoke(app, ["ledger", *map(str, arguments)])
+    return dpsynth("ledger", *arguments)
 
 
 def test_a_deleted_ledger_is_noticed_and_no_new_one_is_made(place):

@@ -10,12 +10,11 @@ import zlib
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from dpsynth_assets.attacks import leak_scan
 from dpsynth_assets.attacks.leak_scan import Needles, scan_folders
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.security.leak_planting import Planted, private_cohort, secret_cohort
 from dpsynth_assets_tests.security.leak_rehearsal import BREAKING, rehearse
 
@@ -170,12 +169,11 @@ def test_the_command_fails_where_it_finds_something(tmp_path, monkeypatch, own_h
     (tmp_path / "home" / "dagster").mkdir(parents=True)
     (tmp_path / "canaries.txt").write_text(CANARY + "\n")
     arguments = ["leak-scan", "--canaries", str(tmp_path / "canaries.txt"), "--json"]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert dpsynth(*arguments).exit_code == 0
     (tmp_path / "home" / "dagster" / "event.log").write_bytes(RAW)
-    found = CliRunner().invoke(app, arguments)
-    assert found.exit_code == 1
+    found = dpsynth(*arguments, code=1)
     assert json.loads(found.stdout)["leaks"][0]["canaries"] == 1
-    assert CliRunner().invoke(app, ["leak-scan"]).exit_code == 2
+    assert dpsynth("leak-scan").exit_code == 2
 
 
 @pytest.mark.parametrize("shown", ["0", "1"])

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from dpsynth_assets.cli import purge as command
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.orchestration.assets.keys import finished_datasets
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.ledger.actors import account
 from dpsynth_assets.sensitive.purging import PurgeRule, purge, purges_after_success
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.security.conftest import RECORDS
 from dpsynth_assets_tests.stored import write_records
 
@@ -93,14 +92,14 @@ def test_the_command_lists_what_it_removes(used, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     asked = ["purge", "memos", "--dry-run", "--json"]
-    told = json.loads(CliRunner().invoke(app, asked).stdout)
+    told = json.loads(dpsynth(*asked).stdout)
     memos = [str(tmp_path / f"sensitive/memos/source.{kind}") for kind in ("digest", "parquet")]
     assert told == {"dry_run": True, "removed": memos}
-    assert CliRunner().invoke(app, ["purge", "memos"]).exit_code == 0
+    assert dpsynth("purge", "memos").exit_code == 0
     assert left(used, "memos") == []
     (entry,) = PrivacyLedger().open().entries()
     assert (entry.kind, entry.cohort, entry.actor) == ("purge", "memos", account().name)
-    assert CliRunner().invoke(app, ["purge", "--older-than", "soon"]).exit_code == 2
+    assert dpsynth("purge", "--older-than", "soon").exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -111,15 +110,13 @@ def test_a_path_is_no_dataset(used, tmp_path, monkeypatch, name):
     with pytest.raises(ValueError, match="Expected the name of a dataset"):
         PurgeRule(dataset=name)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    refused = CliRunner().invoke(app, ["purge", name, "--unfinished"])
-    assert refused.exit_code == 2
+    dpsynth("purge", name, "--unfinished", code=2)
     assert left(used) == before
 
 
 def test_a_misspelt_dataset_is_refused_with_a_near_name(used, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    refused = CliRunner().invoke(app, ["purge", "leters"])
-    assert refused.exit_code == 2
+    refused = dpsynth("purge", "leters", code=2)
     assert "'letters'" in refused.output
     assert "source.parquet" in left(used)
 

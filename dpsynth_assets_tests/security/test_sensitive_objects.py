@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.files.whole import MARKER, Room
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
@@ -33,6 +31,7 @@ from dpsynth_assets.sensitive.record_parts import files_of
 from dpsynth_assets.sensitive.sealed_objects import SealedObjects
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
 from dpsynth_assets.sensitive.stored_parts import INPUTS, SortRecords, new_folder
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
 from dpsynth_assets_tests.stored import write_records
@@ -479,8 +478,7 @@ def test_a_mark_that_somebody_else_made_is_refused(remote, place):
 def test_the_leak_scan_says_that_it_looks_at_folders_alone(remote, tmp_path):
     (tmp_path / "canaries.txt").write_text(TEXTS[0])
     (tmp_path / "home").mkdir(exist_ok=True)
-    told = CliRunner().invoke(app, ["leak-scan", "--canaries", str(tmp_path / "canaries.txt")])
-    assert told.exit_code == 0, told.output
+    told = dpsynth("leak-scan", "--canaries", tmp_path / "canaries.txt", code=0)
     assert "were not searched" in told.output
 
 

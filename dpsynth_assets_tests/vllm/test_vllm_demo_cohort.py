@@ -61,8 +61,9 @@ def test_another_process_finds_the_release_and_opens_nothing(first, release):
     assert (again["text"], again["epsilon"]) == (first["text"], first["epsilon"])
 
 
-def test_a_self_test_that_passes_stands_in_charge_and_label(folder, monkeypatch, own_home):
+def test_a_self_test_that_passes_stands_in_charge_and_label(folder, tmp_path, monkeypatch):
     """A processor has no such kernels; one thread moves no bit all the same."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.setattr(decoding, "batch_invariant", lambda: True)
     monkeypatch.setattr(preconditions, "require_invariant_kernels", lambda _: None)
     rows = pl.DataFrame(public_rows(200, seed=3)).select("text", label=pl.lit("all"))

@@ -6,13 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
-from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction import decoding
@@ -26,7 +24,7 @@ from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 from dpsynth_assets.models.vllm_decoder.lockstep import Step
 from dpsynth_assets.privacy import noise, sparse_vector
-from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.cohorts import MemoryPasses, made_terms, records_of
 
 LABELS = ("billing", "delivery")
 NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
@@ -86,11 +84,7 @@ def seeded(monkeypatch):
 def terms(decoder, **changes):
     declared = {
         "cohort": "tickets",
-        "relation": NeighboringRelation.ADD_REMOVE,
-        "unit": PrivacyUnit(),
         "epsilon": 5000.0,
-        "delta": 1e-5,
-        "accountant": "zcdp",
         "labels": LABELS,
         "label_texts": LABELS,
         "public_records": 16,
@@ -98,7 +92,7 @@ def terms(decoder, **changes):
         "has_cluster_histogram": True,
         "language_model": LanguageModelSpec(kind="pretrained", model="here", decoder=decoder),
     }
-    return CohortTerms(**(declared | changes))
+    return made_terms(**(declared | changes))
 
 
 def planned(name, decoder, **settings):
@@ -110,14 +104,7 @@ def inputs(language_model, texts):
     draw = np.random.default_rng(2)
     embeddings = draw.normal(size=(len(texts) + 4, 5)).astype(np.float32)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    records = pl.DataFrame(
-        {
-            "record_id": [f"r{number}" for number in range(len(texts))],
-            "unit_id": [f"r{number}" for number in range(len(texts))],
-            "text": [row["text"] for row in texts],
-            "label": [LABELS[number % 2] for number in range(len(texts))],
-        }
-    )
+    records = records_of([row["text"] for row in texts], LABELS)
     private = PrivateInputs(records=records, embeddings=embeddings[4:])
     public = PublicInputs(
         language_model=language_model,
@@ -130,29 +117,16 @@ def inputs(language_model, texts):
     return private, public
 
 
-class Kept:
-    """Passes as a run keeps them."""
-
-    def __init__(self):
-        self.passes = {}
-
-    def load(self, number):
-        return self.passes.get(number)
-
-    def save(self, number, values):
-        self.passes[number] = values
-
-
 def released(name, kind, language_model, texts, **settings):
     """What a method releases, and what its passes drew."""
     _method, plan = planned(name, kind, **settings)
     assert plan.refusal is None, plan.refusal
     private, public = inputs(language_model, texts)
-    kept = Kept()
+    kept = MemoryPasses()
     private = replace(private, passes=kept)
     (stage,) = plan.stages
     stage.check(public)
-    return plan, stage.release(private, public, None, lambda *_: None), kept.passes
+    return plan, stage.release(private, public, None, lambda *_: None), kept.kept
 
 
 @pytest.fixture

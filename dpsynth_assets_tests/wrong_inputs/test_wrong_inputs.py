@@ -9,11 +9,9 @@ import os
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from dpsynth_assets.cli.main import app
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.children import dpsynth, python
 from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.prepared import keep_demo_plans
 
@@ -151,7 +149,7 @@ def declared(place, source="d.csv", field=None, value=None, file="x.yaml", **cha
 def refused(place, arguments, code=2):
     """Runs a command that must be refused; returns what it said."""
     before = sorted(place.rglob("*"))
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = dpsynth(*arguments)
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
@@ -195,7 +193,7 @@ def test_a_file_that_is_no_declaration_is_a_line(place):
     for case, file in files.items():
         file.write_bytes(FILES[case])
     empty = files.pop("empty")
-    assert CliRunner().invoke(app, ["datasets", "check", str(empty)]).exit_code == 0
+    assert dpsynth("datasets", "check", empty).exit_code == 0
     lines_of_each(place, files)
 
 

@@ -61,32 +61,6 @@ class WordApi:
         return varied
 
 
-class Checkpoints:
-    """A checkpoint in a folder, which may die at a chosen save."""
-
-    def __init__(self, folder, dies_at=None):
-        self.folder, self.dies_at, self.saves = folder, dies_at, 0
-        self.folder.mkdir(exist_ok=True)
-
-    @property
-    def saved(self):
-        found = sorted(path for path in self.folder.iterdir() if path.name.startswith("saved"))
-        return found[-1] if found else None
-
-    def filled(self, write):
-        place = self.folder / f"scratch{len(list(self.folder.iterdir()))}-{self.saves}"
-        place.mkdir()
-        write(place)
-        return place
-
-    def save(self, folder):
-        self.saves += 1
-        if self.saves == self.dies_at:
-            raise KeyboardInterrupt
-        number = len([path for path in self.folder.iterdir() if path.name.startswith("saved")])
-        folder.rename(self.folder / f"saved{number:03d}")
-
-
 def make_records(counts, labels=("x", "y")):
     rows = [
         (f"visit to the {WORDS[number % 2]} {number}", label)

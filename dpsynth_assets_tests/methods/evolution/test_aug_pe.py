@@ -16,8 +16,8 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
-    Checkpoints,
     WordEmbedder,
     make_config,
     make_private,
@@ -49,7 +49,7 @@ def released_by(folder, config=None, terms=None, private=None, epsilon=2.0, publ
         .release(
             private or make_private(),
             public or make_public(),
-            Checkpoints(folder, options.get("dies_at")),
+            CheckpointFolders(folder, options.get("dies_at")),
             options.get("say", silent),
         )
     )

@@ -6,8 +6,8 @@ from dpsynth_assets.methods.evolution.evolution import Evolution, begun_with
 from dpsynth_assets.methods.evolution.method import write_rows
 from dpsynth_assets.methods.evolution.population import generation_facts, last_survivors
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
-    Checkpoints,
     WordApi,
     WordEmbedder,
     make_config,
@@ -43,7 +43,7 @@ def evolve(folder, votes=None, api=None, identity=IDENTITY, dies_at=None, say=si
         seed=3,
     )
     return evolution.run(
-        votes or Votes(), say, identity=identity, checkpoint=Checkpoints(folder, dies_at)
+        votes or Votes(), say, identity=identity, checkpoint=CheckpointFolders(folder, dies_at)
     )
 
 

@@ -4,8 +4,8 @@ from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import read_generations
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
-    Checkpoints,
     make_config,
     make_private,
     make_public,
@@ -17,7 +17,9 @@ def test_candidates_of_all_rounds_fit_into_the_room_of_the_plan(tmp_path, api):
     method = AugPe(make_config(population=40), make_terms())
     stage = method.plan(2.0).stage(STAGE)
     room = room_of(method, stage, make_public())
-    release = stage.release(make_private(), make_public(), Checkpoints(tmp_path), lambda *_: None)
+    release = stage.release(
+        make_private(), make_public(), CheckpointFolders(tmp_path), lambda *_: None
+    )
     files = [file for file in release.value.files.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= room.release
     rows = read_generations(release.value.files).height

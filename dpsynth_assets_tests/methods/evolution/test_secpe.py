@@ -24,9 +24,9 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
     WORDS,
-    Checkpoints,
     make_private,
     make_public,
     make_terms,
@@ -284,7 +284,7 @@ def run(tmp_path, api, settings, private=None):
     method = SecPe(settings, terms())
     made = method.plan(0.0)
     public = make_public(public_records=PUBLIC)
-    checkpoint = Checkpoints(tmp_path / "checkpoint")
+    checkpoint = CheckpointFolders(tmp_path / "checkpoint")
     paid = made.stage(CLUSTER_STAGE)
     release = paid.release(private or make_private(), public, checkpoint, lambda *_: None)
     clusters = Released(reservation="1", facts=release.value.facts, folder=release.value.files)

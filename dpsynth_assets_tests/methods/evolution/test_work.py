@@ -6,8 +6,8 @@ from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
-    Checkpoints,
     WordApi,
     WordEmbedder,
     make_config,
@@ -55,7 +55,7 @@ def test_counted_work_is_what_writer_and_embedder_do(changes, tmp_path, monkeypa
     plan, private, public = method.plan(2.0), make_private(), make_public()
     monkeypatch.setattr(WordEmbedder, "embed", counted)
     made = plan.stage(STAGE).release(
-        private, public, Checkpoints(tmp_path / "own"), lambda *_: None
+        private, public, CheckpointFolders(tmp_path / "own"), lambda *_: None
     )
     work = plan.stage(STAGE).work(plan, SIZES)
     assert work.written == pytest.approx(api.written, rel=0.02)

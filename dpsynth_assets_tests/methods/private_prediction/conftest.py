@@ -14,8 +14,10 @@ from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.models.decoding.protocol import PROBES
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import MemoryPasses, made_terms, records_of
 from dpsynth_assets_tests.tiny_models import random_llama
+
+__all__ = ["MemoryPasses"]
 
 BEGIN, END, PAD = 0, 1, 2
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ."
@@ -29,19 +31,6 @@ NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invi
 
 class Killed(BaseException):
     """Stands for SIGKILL: nothing in the package may catch it."""
-
-
-class MemoryPasses:
-    """Passes in memory, as JSON would keep them."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def load(self, number):
-        return self.kept.get(number)
-
-    def save(self, number, values):
-        self.kept[number] = values
 
 
 class CharacterModel:
