@@ -509,6 +509,13 @@ def test_an_audit_without_any_context_says_what_to_do():
 # What need not run again
 
 
+@pytest.fixture
+def own_home(tmp_path, monkeypatch):
+    """One that is there: results are kept in no other."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    return tmp_path
+
+
 def attack_of(method="mean_uniform", **changes):
     """Runs the reconstruction test of one method, and gives its metadata."""
     spec, plan = planned(method, **changes)

@@ -33,6 +33,8 @@ from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 from dpsynth_assets_tests.declared import audit_result
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 MODEL = "f00d"
 SETTINGS = {"expected_batch_size": 64}
 PROMPT = {"private": "Texts: {examples} One more:", "text_start": '{"a": 1.0}'}
@@ -59,6 +61,13 @@ def charge(ledger, spec, plan, *, model=MODEL, release="first"):
     reservation = ledger.reserve(request, plan.budget)
     ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
     return next(e for e in ledger.entries() if e.reservation == reservation.id)
+
+
+@pytest.fixture
+def paid(ledger):
+    """A cohort, its plan, and the charge of its method."""
+    spec, plan = declared()
+    return spec, plan, charge(ledger, spec, plan)
 
 
 def record(plan, *, model=MODEL, passed=True, folder="mean_uniform"):
@@ -112,9 +121,8 @@ CHANGES = {
 }
 
 
-def test_other_settings_prompts_terms_models_or_code_are_other_settings(ledger, monkeypatch):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_other_settings_prompts_terms_models_or_code_are_other_settings(paid, monkeypatch):
+    _spec, plan, entry = paid
     found = {settings_of_charge(entry)}
     for change in CHANGES.values():
         other = declared(**change)[1]
@@ -137,9 +145,8 @@ def test_another_name_of_a_release_has_the_same_settings(ledger):
 # What is on record
 
 
-def test_a_label_prints_results_of_its_own_settings_alone_and_says_what_was_not_run(ledger):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_a_label_prints_results_of_its_own_settings_alone_and_says_what_was_not_run(paid, ledger):
+    spec, plan, entry = paid
     record(plan, model="another model")
     attacks = attacks_on(entry)
     assert [each["name"] for each in attacks] == [
@@ -164,18 +171,16 @@ def test_a_median_is_also_audited(ledger):
     assert names == [*RECONSTRUCTIONS, *MEDIANS]
 
 
-def test_results_of_one_settings_leave_those_of_others_on_record(ledger):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_results_of_one_settings_leave_those_of_others_on_record(paid):
+    _spec, plan, entry = paid
     record(plan)
     record(plan, model="another model", passed=False)
     assert [each["passed"] for each in attacks_on(entry)] == [True, True]
     assert len(latest_results(attack_record.attacks_file())) == 4
 
 
-def test_a_refuted_claim_stays_refuted_whatever_later_runs_do_not_find(ledger):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_a_refuted_claim_stays_refuted_whatever_later_runs_do_not_find(paid):
+    _spec, plan, entry = paid
     record(plan, passed=False)
     record(plan)
     assert [each["passed"] for each in attacks_on(entry)] == [False, True]
@@ -194,9 +199,8 @@ def test_a_statement_lists_attacks_on_the_last_release_of_each_method(ledger):
 # Publication
 
 
-def test_a_refuted_claim_stops_publication_with_one_line_and_leaves_what_was_there(ledger):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_a_refuted_claim_stops_publication_with_one_line_and_leaves_what_was_there(paid, ledger):
+    spec, plan, entry = paid
     folder, label = published(spec, plan, ledger, entry)
     record(plan, passed=False)
     with pytest.raises(dg.Failure) as stopped:
@@ -210,9 +214,8 @@ def test_a_refuted_claim_stops_publication_with_one_line_and_leaves_what_was_the
     assert json.loads((folder / "privacy_label.json").read_text()) == label
 
 
-def test_a_claim_that_was_refuted_under_other_settings_stops_nothing(ledger):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_a_claim_that_was_refuted_under_other_settings_stops_nothing(paid, ledger):
+    spec, plan, entry = paid
     record(plan, model="another model", passed=False)
     assert refusal(attacks_on(entry)) is None
     published(spec, plan, ledger, entry)
@@ -237,9 +240,8 @@ def test_what_builds_on_a_refuted_release_is_not_published_either(ledger):
     assert RECONSTRUCTIONS[0] in refusal(attacks_on_release(ledger.entries(), chosen.id))
 
 
-def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path, monkeypatch):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+def test_the_check_of_the_candidate_says_what_publishing_says(paid, ledger, tmp_path, monkeypatch):
+    spec, plan, entry = paid
     withstood, _ = corpora.attack_checks(spec, plan.methods[0])
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
     resource = PrivacyLedger()
@@ -252,10 +254,9 @@ def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path, 
 
 
 def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_again(
-    ledger, tmp_path, monkeypatch
+    paid, ledger, tmp_path, monkeypatch
 ):
-    spec, plan = declared()
-    entry = charge(ledger, spec, plan)
+    spec, plan, entry = paid
     published(spec, plan, ledger, entry)
     _, up_to_date = corpora.attack_checks(spec, plan.methods[0])
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))

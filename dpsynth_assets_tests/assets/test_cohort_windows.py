@@ -466,6 +466,13 @@ def today(monkeypatch):
     return set_day
 
 
+@pytest.fixture
+def january(today):
+    """The day on which the first window is complete, and known."""
+    today("2026-02-02")
+    register_cohorts("letters", ["2026_01"])
+
+
 def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_cohort(
     today, instance
 ):
@@ -531,10 +538,8 @@ def test_a_tick_makes_the_newest_complete_window_and_then_regenerates_it(today, 
     assert newer.run_key == "letters_2026_03:first"
 
 
-def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, instance):
-    today("2026-02-02")
+def test_a_tick_says_why_the_newest_window_may_not_be_released_again(january, instance):
     sensor = Sensor(instance, **ONE_ROUND)
-    register_cohorts("letters", ["2026_01"])
     (cohort,) = cohorts_of(sensor.spec)
     pay_for(cohort, "1")
     said = sensor.on_schedule().skip_message
@@ -542,11 +547,9 @@ def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, inst
     assert "budget.rounds is 1" in said
 
 
-def test_a_tick_goes_on_with_a_killed_draw_of_the_newest_window(today, instance):
+def test_a_tick_goes_on_with_a_killed_draw_of_the_newest_window(january, instance):
     """Of its first run with everything of it, also where the budget holds no other round."""
-    today("2026-02-02")
     sensor = Sensor(instance, **ONE_ROUND)
-    register_cohorts("letters", ["2026_01"])
     pay_for(*cohorts_of(sensor.spec), "1", killed=True)
     (request,) = sensor.on_schedule().run_requests
     assert request.run_key == "letters_2026_01:first:2030-01-01T03:00Z"
@@ -572,9 +575,7 @@ def test_a_window_that_a_clock_set_forward_registered_is_none_until_it_has_ended
 # The sensor for first runs
 
 
-def test_a_base_that_was_never_made_is_asked_for_first_and_once(today, instance):
-    today("2026-02-02")
-    register_cohorts("letters", ["2026_01"])
+def test_a_base_that_was_never_made_is_asked_for_first_and_once(january, instance):
     sensor = Sensor(instance)
     (first,) = sensor.tick(made=()).run_requests
     assert {key.path[-1] for key in first.asset_selection} == set(PUBLIC_ASSETS)
@@ -590,10 +591,8 @@ def test_a_base_is_not_asked_for_where_no_cohort_waits_for_it(today, instance):
 
 
 def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(
-    today, instance
+    january, instance
 ):
-    today("2026-02-02")
-    register_cohorts("letters", ["2026_01"])
     sensor = Sensor(instance)
     pay_for(cohorts_of(sensor.spec)[0], "1")
     assert not sensor.tick().run_requests
@@ -607,9 +606,7 @@ def test_many_windows_are_worked_off_little_by_little(today, instance):
     assert rounds == [FIRST_RUNS_A_TICK, 2, 0]
 
 
-def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today, instance):
-    today("2026-02-02")
-    register_cohorts("letters", ["2026_01"])
+def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(january, instance):
     short = {"epsilon": 0.01, "delta": 1e-6}
     said = Sensor(instance, budget=short).tick().skip_message
     assert "mean_uniform: Expected at least" in said

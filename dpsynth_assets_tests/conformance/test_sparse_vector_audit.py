@@ -139,28 +139,27 @@ def test_moves_add_up_over_the_records_of_a_unit(coarse, monkeypatch):
     assert 2.9 * single.epsilon < observed <= several.epsilon * ROUNDING
 
 
-def test_halved_noise_is_caught_exactly(coarse, monkeypatch):
+WRONG = {
+    "halved": (lambda threshold, query: (threshold / 2, query / 2), 100, 1.8),
+    "the threshold's for both: ε becomes 3/(sσ)": (
+        lambda threshold, _: (threshold, threshold),
+        100,
+        1.4,
+    ),
+    "no fresh threshold": (lambda _, query: (0.0, query), 10, 2),
+    "no fresh threshold in a long text": (lambda _, query: (0.0, query), 100, 10),
+    "without the rounding of sums": (lambda *_: (16 * 2.0, 2 * 16 * 2.0), 1000, 1.05),
+}
+"""Scales of the noise that is drawn, instances, and at least how many ε they cost together."""
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_noise_of_other_scales_is_caught(coarse, monkeypatch, case):
+    scales, repeats, share = WRONG[case]
     tested = public_test()
     law = Law(tested, monkeypatch)
-    law.threshold_scale, law.query_scale = law.threshold_scale / 2, law.query_scale / 2
-    assert worst_ratio(law, 100) > 1.8 * tested.epsilon
-
-
-def test_query_noise_of_the_thresholds_scale_is_caught(coarse, monkeypatch):
-    # Lap(σ) for both, a common slip: ε becomes 3/(sσ).
-    tested = public_test()
-    law = Law(tested, monkeypatch)
-    law.query_scale = law.threshold_scale
-    assert worst_ratio(law, 100) > 1.4 * tested.epsilon
-
-
-def test_a_threshold_without_fresh_noise_is_caught(coarse, monkeypatch):
-    # Without it every free "near" answer costs: the loss grows with the length of the text.
-    tested = public_test()
-    law = Law(tested, monkeypatch)
-    law.threshold_scale = 0.0
-    assert worst_ratio(law, 10) > 2 * tested.epsilon
-    assert worst_ratio(law, 100) > 10 * tested.epsilon
+    law.threshold_scale, law.query_scale = scales(law.threshold_scale, law.query_scale)
+    assert worst_ratio(law, repeats) > share * tested.epsilon
 
 
 def test_an_instance_after_the_last_private_token_is_caught(coarse, monkeypatch):
@@ -169,14 +168,6 @@ def test_an_instance_after_the_last_private_token_is_caught(coarse, monkeypatch)
     one = worst_ratio(Law(tested, monkeypatch), 1000)
     assert r * one <= r * tested.epsilon * ROUNDING
     assert (r + 1) * one > r * tested.epsilon
-
-
-def test_rounding_left_out_of_the_sensitivity_is_caught(coarse, monkeypatch):
-    # Noise for the ideal Δ, while the floor and the sums' rounding move one step more.
-    tested = public_test()
-    law = Law(tested, monkeypatch)
-    law.threshold_scale, law.query_scale = 16 * 2.0, 2 * 16 * 2.0
-    assert worst_ratio(law, 1000) > tested.epsilon * 1.05
 
 
 # The distance

@@ -70,6 +70,14 @@ def fill(ledger, count, seed=0):
             ledger.commit(reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=bound)
 
 
+@pytest.fixture
+def filled(place):
+    """Where a ledger of twenty requests lies, and what was kept of it."""
+    fill(opened(place), 20)
+    opened(place).head()
+    return place
+
+
 def replayed(folder):
     book = Book()
     for entry in Ledger(sqlite_url(folder)).stream():
@@ -99,29 +107,25 @@ def test_it_is_the_owners_alone_and_small_ledgers_have_none(place):
     assert stat.S_IMODE(kept(place).path.stat().st_mode) == 0o600
 
 
-def test_a_step_reads_only_what_is_new(place, monkeypatch):
-    fill(opened(place), 20)
-    opened(place).head()
-    known = kept(place).load().seq
+def test_a_step_reads_only_what_is_new(filled, monkeypatch):
+    known = kept(filled).load().seq
     posted = []
     monkeypatch.setattr(Book, "post", lambda self, entry: posted.append(entry.seq))
-    opened(place).head()
+    opened(filled).head()
     assert posted == list(range(known + 1, known + 1 + len(posted)))
     assert len(posted) < 4
 
 
-def test_a_ledger_that_was_cut_off_or_replaced_is_refused_and_says_what_to_do(place):
-    fill(opened(place), 20)
-    opened(place).head()
-    assert kept(place).load() is not None
-    edit(place, "DELETE FROM privacy_ledger WHERE seq > 6")
+def test_a_ledger_that_was_cut_off_or_replaced_is_refused_and_says_what_to_do(filled):
+    assert kept(filled).load() is not None
+    edit(filled, "DELETE FROM privacy_ledger WHERE seq > 6")
     with pytest.raises(LedgerIntegrityError, match=r"replaced or rolled back.*delete .*verified-"):
-        opened(place).reserve(make_request(release="x"), TERMS)
-    assert not opened(place).verify().ok
-    assert Ledger(sqlite_url(place)).verify().ok  # The chain alone cannot show a removed tail.
-    sqlite_file(place).unlink()
+        opened(filled).reserve(make_request(release="x"), TERMS)
+    assert not opened(filled).verify().ok
+    assert Ledger(sqlite_url(filled)).verify().ok  # The chain alone cannot show a removed tail.
+    sqlite_file(filled).unlink()
     with pytest.raises(LedgerIntegrityError):
-        opened(place).head()
+        opened(filled).head()
 
 
 def forged(folder):
@@ -134,15 +138,13 @@ def forged(folder):
     path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
-def test_a_forged_one_changes_nothing_that_an_auditor_is_told_and_is_reported(place):
-    fill(opened(place), 20)
-    opened(place).head()
-    truth = Ledger(sqlite_url(place)).spend("tickets").epsilon
-    told = history(opened(place))
-    forged(place)
-    assert Ledger(sqlite_url(place)).spend("tickets").epsilon == truth > 0
-    assert history(opened(place)) == told
-    (problem,) = opened(place).verify().problems
+def test_a_forged_one_changes_nothing_that_an_auditor_is_told_and_is_reported(filled):
+    truth = Ledger(sqlite_url(filled)).spend("tickets").epsilon
+    told = history(opened(filled))
+    forged(filled)
+    assert Ledger(sqlite_url(filled)).spend("tickets").epsilon == truth > 0
+    assert history(opened(filled)) == told
+    (problem,) = opened(filled).verify().problems
     assert "the file was altered" in str(problem)
 
 
@@ -156,12 +158,10 @@ def test_a_forged_one_changes_nothing_that_an_auditor_is_told_and_is_reported(pl
     ],
     ids=["cut", "empty", "others may write", "gone"],
 )
-def test_a_damaged_one_is_as_none(place, damage):
-    fill(opened(place), 20)
-    opened(place).head()
-    damage(kept(place).path)
-    assert kept(place).load() is None
-    assert opened(place)._refreshed() == replayed(place)
+def test_a_damaged_one_is_as_none(filled, damage):
+    damage(kept(filled).path)
+    assert kept(filled).load() is None
+    assert opened(filled)._refreshed() == replayed(filled)
 
 
 def test_a_password_of_the_url_is_in_no_name(tmp_path):
@@ -170,11 +170,9 @@ def test_a_password_of_the_url_is_in_no_name(tmp_path):
     assert Checkpoint(tmp_path, f"{urls[0]}2").path != Checkpoint(tmp_path, urls[0]).path
 
 
-def test_one_of_another_version_is_as_none(place, monkeypatch):
-    fill(opened(place), 20)
-    opened(place).head()
+def test_one_of_another_version_is_as_none(filled, monkeypatch):
     monkeypatch.setattr(witness, "CHECKPOINT_FORMAT", witness.CHECKPOINT_FORMAT + 1)
-    assert kept(place).load() is None
+    assert kept(filled).load() is None
 
 
 def test_a_disk_that_takes_none_is_no_failure(place):
