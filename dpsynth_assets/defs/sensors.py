@@ -1,12 +1,8 @@
-"""Sensors that run automation, register cohorts, audit and purge, and the asset of all budgets.
-
-And datasets and public bases outside the package, in folders of DPSYNTH_DATASETS.
-"""
+"""Sensors that run automation, register cohorts, audit and purge, and the asset of all budgets."""
 
 import json
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -17,7 +13,6 @@ SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 
 """An audit is due before an hour is over, at one of the ticks of every five minutes."""
 
 
-@dg.definitions
 def sensors() -> dg.Definitions:
     """The sensors of the installation, and all budgets on one page with their check."""
     from dpsynth_assets.orchestration.assets.privacy_budgets import budget_definitions
@@ -173,27 +168,3 @@ def _purge_finished() -> dg.SensorDefinition:
         return None if purged else dg.SkipReason("The run finished no cohort.")
 
     return purge_sensitive_store_after_success
-
-
-@dg.definitions
-def external() -> dg.Definitions:
-    """Loads every `*.yaml` of the folders that DPSYNTH_DATASETS names.
-
-    A file that cannot be used is an asset that says why.
-    """
-    from dpsynth_assets.datasets import dataset_folders, standing
-    from dpsynth_assets.orchestration.components.declared import file_definitions
-    from dpsynth_assets.orchestration.components.refused import contained, refused_definitions
-
-    own, *folders = dataset_folders()
-    found, inside = standing([own, *folders]), own.resolve()
-    usable = [file for file in found.usable if not file.path.is_relative_to(inside)]
-    refused = {
-        path: problems
-        for path, problems in found.refused.items()
-        if not path.is_relative_to(inside)
-    }
-    return dg.Definitions.merge(
-        *(refused_definitions(file, problems) for file, problems in refused.items()),
-        *(contained(each.path, partial(file_definitions, each.spec, each.path)) for each in usable),
-    )

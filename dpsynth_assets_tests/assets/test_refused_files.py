@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 
 import dpsynth_assets
-from dpsynth_assets.datasets import Problem
+from dpsynth_assets.datasets import Problem, dataset_folders
 from dpsynth_assets.definitions import defs
-from dpsynth_assets.orchestration.components.declared import DatasetTree
+from dpsynth_assets.orchestration.components.declared import definitions_of_files
 from dpsynth_assets.orchestration.components.refused import PREFIX, refused_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets_tests.assets.declared_cases import failure
@@ -122,35 +122,24 @@ def test_lists_show_what_can_be_used_and_say_what_cannot(folder):
         assert name == "unmethodical" or line in result.output
 
 
-def test_the_folder_of_dagster_components_contains_a_broken_file_too(
-    tmp_path, monkeypatch, own_home
-):
+def test_the_packages_own_folder_contains_a_broken_file_too(tmp_path, own_home):
     package = Path(dpsynth_assets.__file__).parent / "defs"
     shutil.copytree(package, tmp_path / "own_defs", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("unparsed", "negative", "unmethodical"):
         inner = tmp_path / "own_defs" / "deeper" / name
         inner.mkdir(parents=True)
         (inner / "defs.yaml").write_text(BROKEN[name][0])
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import own_defs
-
-    tree = DatasetTree(defs_module=own_defs, project_root=tmp_path)
-    keys = tree.build_defs(tree.defs_module_path).resolve_asset_graph().get_all_asset_keys()
+    loaded = definitions_of_files(dataset_folders(tmp_path / "own_defs"))
+    keys = {key for part in loaded.assets for key in part.keys}
     refused = {key.path[1].rpartition("_")[0] for key in keys if key.path[0] == PREFIX}
-    assert {"unparsed", "negative", "unmethodical"} <= refused
+    assert refused == {"unparsed", "negative", "unmethodical"}
+    assert {"tickets", "enquiries", "public"} <= {key.path[0] for key in keys}
 
 
-def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path, monkeypatch, own_home):
-    package = tmp_path / "two_defs"
-    (package / "pair").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    shutil.copy(Path(dpsynth_assets.__file__).parent / "defs" / "resources.py", package)
+def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path):
     base = "type: dpsynth_assets.components.PublicData\nattributes: {name: own_base}\n"
-    (package / "pair" / "defs.yaml").write_text(f"{base}---\n{BROKEN['negative'][0]}")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import two_defs
-
-    tree = DatasetTree(defs_module=two_defs, project_root=tmp_path)
-    keys = tree.build_defs(tree.defs_module_path).resolve_asset_graph().get_all_asset_keys()
+    (tmp_path / "pair.yaml").write_text(f"{base}---\n{BROKEN['negative'][0]}")
+    loaded = definitions_of_files([tmp_path])
+    keys = {key for part in loaded.assets for key in part.keys}
     assert any(key.path[0] == PREFIX for key in keys)
     assert any(key.path[:2] == ["public", "own_base"] for key in keys)

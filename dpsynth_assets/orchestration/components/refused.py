@@ -26,31 +26,6 @@ _COLUMNS = 76
 """Characters of a line that the page of an asset shows in full."""
 
 
-class RefusedFile(dg.Component):
-    """A dataset file that cannot be used, in the place of what it declares.
-
-    Args:
-        file: The file.
-        problems: What is wrong with it.
-        usable: Makes the definitions of each declaration of the file that can be used.
-    """
-
-    def __init__(
-        self,
-        file: Path,
-        problems: Sequence[Problem],
-        usable: Sequence[Callable[[], dg.Definitions]] = (),
-    ) -> None:
-        self.file, self.problems, self.usable = file, tuple(problems), tuple(usable)
-
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """One asset that says what is wrong with the file, beside what can be used of it."""
-        return dg.Definitions.merge(
-            refused_definitions(self.file, self.problems),
-            *(contained(self.file, build) for build in self.usable),
-        )
-
-
 def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitions:
     """Makes one asset of a file that cannot be used; materialising it fails with its problems.
 
