@@ -40,6 +40,16 @@ Folder = Path | UPath
 """A folder on a disk, or a prefix of an object store."""
 
 
+class _Below:
+    """A place of its own in the home."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, home: "Home", _: type) -> Path:
+        return home.root.joinpath(*self._names)
+
+
 @dataclass(frozen=True)
 class Home:
     """The stores of one installation."""
@@ -52,10 +62,8 @@ class Home:
         default = f"sqlite:///{self.root / 'ledger' / 'ledger.sqlite'}"
         return os.environ.get("DPSYNTH_LEDGER_URL", default)
 
-    @property
-    def witness(self) -> Path:
-        """Record that this installation keeps of its ledger, apart from the ledger's own folder."""
-        return self.root / "witness"
+    witness = _Below("witness")
+    """Record that this installation keeps of its ledger, apart from the ledger's own folder."""
 
     @property
     def sensitive(self) -> Folder:
@@ -67,15 +75,10 @@ class Home:
         address = os.environ.get(SENSITIVE_VARIABLE, "").strip()
         return _located_apart(address) if address else self.local_sensitive
 
-    @property
-    def local_sensitive(self) -> Path:
-        """Sensitive store of this machine, whether or not another place is named."""
-        return self.root / "sensitive"
-
-    @property
-    def artifacts(self) -> Path:
-        """Public models and DP releases that feed later stages."""
-        return self.root / "artifacts"
+    local_sensitive = _Below("sensitive")
+    """Sensitive store of this machine, whether or not another place is named."""
+    artifacts = _Below("artifacts")
+    """Public models and DP releases that feed later stages."""
 
     @property
     def values(self) -> Folder:
@@ -87,10 +90,8 @@ class Home:
         """Stored releases: `artifacts/releases`, or DPSYNTH_STORE_URL/releases."""
         return self._stored("releases", self.artifacts / "releases")
 
-    @property
-    def public_models(self) -> Path:
-        """Trained public models of this machine: base/kind/version."""
-        return self.artifacts / "public"
+    public_models = _Below("artifacts", "public")
+    """Trained public models of this machine: base/kind/version."""
 
     @property
     def shared_models(self) -> Folder | None:
@@ -98,10 +99,8 @@ class Home:
         address = os.environ.get("DPSYNTH_STORE_URL", "")
         return located(address) / "public" if address else None
 
-    @property
-    def release_cache(self) -> Path:
-        """Local copies of released files that are in an object store."""
-        return self.root / "release_cache"
+    release_cache = _Below("release_cache")
+    """Local copies of released files that are in an object store."""
 
     @property
     def published(self) -> Folder | None:
@@ -113,40 +112,20 @@ class Home:
         address = os.environ.get("DPSYNTH_STORE_URL", "")
         return located(address) / name if address else local
 
-    @property
-    def released(self) -> Path:
-        """Corpora, cards and statements that may leave."""
-        return self.root / "released"
-
-    @property
-    def exports(self) -> Path:
-        """Packages of `dpsynth export`, which may leave."""
-        return self.root / "exports"
-
-    @property
-    def reports(self) -> Path:
-        """Internal evaluation reports: scored against private held-out text."""
-        return self.root / "reports"
-
-    @property
-    def plans(self) -> Path:
-        """Factors of fixed plans, computed once from public facts."""
-        return self.root / "plans"
-
-    @property
-    def benchmarks(self) -> Path:
-        """Corpora and scores of benchmarks over public records, by benchmark."""
-        return self.root / "benchmarks"
-
-    @property
-    def audits(self) -> Path:
-        """Results of the mechanism audits run on this installation."""
-        return self.root / "audits.json"
-
-    @property
-    def dagster(self) -> Path:
-        """Dagster's own storage."""
-        return self.root / "dagster"
+    released = _Below("released")
+    """Corpora, cards and statements that may leave."""
+    exports = _Below("exports")
+    """Packages of `dpsynth export`, which may leave."""
+    reports = _Below("reports")
+    """Internal evaluation reports: scored against private held-out text."""
+    plans = _Below("plans")
+    """Factors of fixed plans, computed once from public facts."""
+    benchmarks = _Below("benchmarks")
+    """Corpora and scores of benchmarks over public records, by benchmark."""
+    audits = _Below("audits.json")
+    """Results of the mechanism audits run on this installation."""
+    dagster = _Below("dagster")
+    """Dagster's own storage."""
 
 
 def located(address: str) -> Folder:

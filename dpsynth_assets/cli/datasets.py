@@ -36,7 +36,7 @@ from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod
 
 app = typer.Typer(no_args_is_help=True, help="Check and list dataset files.")
 
@@ -386,7 +386,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
         found += [_placed(problem, index) for problem in lacking]
         if planned.plan.refusal is not None and not lacking:
             found.append(_refused(planned, index))
-    return [*found, *promise_problems(spec, plan), *_row_problems(spec, plan)]
+    return [*found, *promise_problems(spec, plan)]
 
 
 def _placed(problem: Problem, index: int) -> Problem:
@@ -404,17 +404,3 @@ def _refused(planned: "PlannedMethod", index: int) -> Problem:
     else:
         told = parts[1], parts[2], parts[3] or "Change the setting or the facts that it names."
     return Problem(f"methods.{index}", *told, "warning")
-
-
-def _row_problems(spec: PrivateDatasetSpec, plan: "DatasetPlan") -> list[Problem]:
-    """Checks that a schedule asks for rows of some corpus whose rows are free."""
-    schedule = spec.schedule
-    if schedule is None or schedule.rows is None:
-        return []
-    asked = schedule.methods
-    chosen = [each for each in plan.methods if not asked or each.folder in asked]
-    if any(planned.writing is not None for planned in chosen):
-        return []
-    expected = "a scheduled corpus of a method that writes any number of rows at no cost"
-    remedy = "The budget determines the rows of these corpora: drop rows, or name another corpus."
-    return [Problem("schedule.rows", expected, ", ".join(each.folder for each in chosen), remedy)]

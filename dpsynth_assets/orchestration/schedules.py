@@ -340,22 +340,13 @@ def open_release(ledger: Ledger, account: str, assets: Collection[str]) -> str |
 def _row_settings(
     spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod], declared: ScheduleSpec
 ) -> dict[str, Any]:
-    """Run config that asks for the declared rows wherever rows are free; {} without any.
-
-    Raises:
-        ValueError: Rows are asked for, and every chosen method writes what its budget pays for.
-    """
+    """Run config that asks for the declared rows wherever rows are free; {} without any."""
     if declared.rows is None:
         return {}
-    writers = [
-        dataset_key(spec.name, planned.folder, "candidate_corpus").to_python_identifier()
+    keys = [
+        dataset_key(spec.name, planned.folder, "candidate_corpus")
         for planned in chosen
         if planned.writing is not None
     ]
-    if not writers:
-        names = ", ".join(planned.folder for planned in chosen)
-        raise ValueError(
-            f"schedule.rows of {spec.name!r}: expected a method that writes rows at no cost, got "
-            f"{names}, whose number of rows the budget determines. Drop rows, or name another."
-        )
-    return {"ops": {name: {"config": {"rows": declared.rows}} for name in writers}}
+    rows = {"config": {"rows": declared.rows}}
+    return {"ops": {key.to_python_identifier(): rows for key in keys}}

@@ -232,10 +232,16 @@ class Releasing:
                 f"Another run has stored {self.request.asset} under the same charge. Run again to "
                 "use it."
             )
+        return self._committed_from_store(reservation, None, cost_is_kept=False)
+
+    def _committed_from_store(
+        self, reservation: Reservation, epsilon: float | None, *, cost_is_kept: bool
+    ) -> StoredRelease:
+        """Commits a value as it is stored."""
         facts, rows = self.store.load(reservation.id)
         digest = self.store.digest(reservation.id)
         content = told_content(facts, rows, self.store.files(reservation.id))
-        self._commit(reservation, digest, None, content, cost_is_kept=False)
+        self._commit(reservation, digest, epsilon, content, cost_is_kept=cost_is_kept)
         return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
     def _check_room(self) -> None:
@@ -385,18 +391,11 @@ class Releasing:
         for reservation in self.ledger.pending(self.request):
             if not self.store.has(reservation.id):
                 continue
-            facts, rows = self.store.load(reservation.id)
             kept = self.passes(reservation) if self._ex_post and self.passes is not None else None
-            cost = None if kept is None else kept.cost(_value_digest(facts, rows))
+            cost = kept and kept.cost(_value_digest(*self.store.load(reservation.id)))
             if self._ex_post and cost is None:
                 continue  # Without its realised cost the value cannot be labelled.
-            self.ledger.commit(
-                reservation,
-                artifact_digest=self.store.digest(reservation.id),
-                artifact_uri=str(self.store.folder(reservation.id)),
-                ex_post_epsilon=cost,
-                content=told_content(facts, rows, self.store.files(reservation.id)),
-            )
+            self._committed_from_store(reservation, cost, cost_is_kept=True)
             if kept is not None:
                 kept.remove()
             return

@@ -142,7 +142,7 @@ def _output(
     runner: Runner, node: Node, stage: Stage, stored: StoredRelease, upstream: Mapping[str, Any]
 ) -> dg.Output[Any]:
     """The asset's value, with spend, facts and pictures as metadata."""
-    pictures = stage_pictures(node.part.folder, stage, stored, upstream, runner.models)
+    pictures = stage_pictures(node.part, stage, stored, upstream, runner)
     metadata = {**_facts(runner, node, stored), **pictures}
     if stored.rows is None:
         value = {"reservation": stored.reservation.id, "facts": stored.facts}

@@ -3,26 +3,20 @@
 **Privacy** Post-processing of released values: released generations and public text alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.evolution.population import generation_facts, read_generations
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.methods.evolution.population import read_generations
+from dpsynth_assets.methods.provenance import Part
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
-from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.keys import dataset_key, part_asset
-from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.stores import ReleaseStore
-from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
 from dpsynth_assets.report.pages import markdown_table
@@ -34,6 +28,7 @@ from dpsynth_assets.report.plots import (
     to_markdown,
     votes_by_rank_plot,
 )
+from dpsynth_assets.run.runner import Runner
 
 SHOWN_TOPICS = 12
 
@@ -44,29 +39,31 @@ def shown_facts(stored: StoredRelease) -> dict[str, Any]:
 
 
 def stage_pictures(
-    folder: str,
+    part: Part,
     stage: Stage,
     stored: StoredRelease,
     public: Mapping[str, Any],
-    models: OpenedModels,
+    runner: Runner,
 ) -> dict[str, Any]:
     """Draws what one stage released, where there is something to see.
 
     Args:
-        folder: Folder of the method.
+        part: The method, or the histogram that methods share.
         stage: The stage with its mechanism.
         stored: What was released.
         public: Upstream artifacts of the public base, by name.
-        models: Opens the topic model, whose keywords name topics.
+        runner: Opens the topic model, whose keywords name topics, and released files.
     """
     facts, mechanism = stored.facts, stage.mechanism
     if isinstance(mechanism, ClusterCounting):
         shown = _cluster_plot(facts)
     elif isinstance(mechanism, TopicCounting):
-        keywords = models.topic_model(public["topic_model"]).keywords
+        keywords = runner.models.topic_model(public["topic_model"]).keywords
         shown = _topics(facts, keywords)
+    elif isinstance(part, PlannedMethod) and stage.name == part.method.rounds_stage:
+        return _rounds(part, stored, runner.store.files(stored.reservation.id))
     else:
-        return pictures_metadata(released_pictures({folder: facts}))
+        return pictures_metadata(released_pictures({part.folder: facts}))
     return {"dpsynth/noise_scale": mechanism.histogram.scale, **shown}
 
 
@@ -145,28 +142,17 @@ def sample_table(rows: pl.DataFrame, labels: Sequence[str]) -> dg.TableMetadataV
         rows: The corpus.
         labels: Its label columns.
     """
-    names = [*labels, "text"]
-    records = [
-        dg.TableRecord({name: _shown(row[name]) for name in names})
-        for row in _rows_in_turn(rows.select(names), labels)
-    ]
-    columns = [dg.TableColumn(name, "string") for name in names]
-    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
-
-
-def _rows_in_turn(rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[dict[str, Any]]:
-    parts = (
-        rows.partition_by(list(labels), maintain_order=True) if labels and rows.height else [rows]
+    turn = pl.int_range(pl.len())
+    first = rows.select(*labels, "text").sort(
+        turn.over(labels) if labels else turn, maintain_order=True
     )
-    wanted = min(rows.height, MOST_SAMPLES, max(SAMPLES, len(parts)))
-    left = [part.iter_rows(named=True) for part in parts]
-    for of_label in cycle(left):
-        if wanted == 0:
-            return
-        row = next(of_label, None)
-        if row is not None:
-            wanted -= 1
-            yield row
+    of_each = rows.select(labels).n_unique() if labels and rows.height else 0
+    records = [
+        dg.TableRecord({name: _shown(value) for name, value in row.items()})
+        for row in first.head(min(MOST_SAMPLES, max(SAMPLES, of_each))).iter_rows(named=True)
+    ]
+    columns = [dg.TableColumn(name, "string") for name in first.columns]
+    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
 
 
 def _shown(value: Any) -> str:
@@ -174,44 +160,14 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SAMPLE_CHARACTERS else f"{text[: SAMPLE_CHARACTERS - 1].rstrip()}…"
 
 
-ROUNDS = "rounds"
-"""Last part of the asset's key."""
-
-
-def evolution_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
-    """One asset for each evolving method of a dataset."""
-    stages = [(planned, planned.method.rounds_stage) for planned in plan.methods]
-    return dg.Definitions(
-        assets=[_rounds(spec, planned, stage) for planned, stage in stages if stage is not None]
-    )
-
-
-def _rounds(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, population: str
-) -> dg.AssetsDefinition:
-    name = f"{spec.name}/{planned.folder}/{ROUNDS}"
-
-    @dg.asset(
-        **part_asset(spec, planned, ROUNDS),
-        ins={population: dg.AssetIn(dataset_key(spec.name, planned.folder, population))},
-        kinds={"matplotlib", "polars"},
-        automation_condition=FOLLOWS_RELEASES,
-        code_version=version_of("rounds", planned.spec),
-        description="Votes and survivors of every round. Computed from released votes: free.",
-    )
-    @public_section(name)
-    def rounds(release_store: ReleaseStore, **upstream: Any) -> dg.MaterializeResult:
-        reservation = str(upstream[population]["reservation"])
-        generations = read_generations(release_store.files(reservation))
-        picture = votes_by_rank_plot(generations, planned.plan.parameters.get("noise_std"))
-        return dg.MaterializeResult(
-            metadata={
-                "dpsynth/rounds": dg.MetadataValue.md(rounds_table(generation_facts(generations))),
-                **pictures_metadata({"votes_by_rank": picture}),
-            }
-        )
-
-    return rounds
+def _rounds(planned: PlannedMethod, stored: StoredRelease, files: Path) -> dict[str, Any]:
+    """Votes and survivors of every round, of the released population."""
+    generations = read_generations(files)
+    picture = votes_by_rank_plot(generations, planned.plan.parameters.get("noise_std"))
+    return {
+        "dpsynth/rounds": dg.MetadataValue.md(rounds_table(stored.facts)),
+        **pictures_metadata({"votes_by_rank": picture}),
+    }
 
 
 def rounds_table(facts: Mapping[str, Any]) -> str:

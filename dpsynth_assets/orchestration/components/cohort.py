@@ -17,7 +17,6 @@ from dpsynth_assets.orchestration.assets.corpora import method_definitions
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
 from dpsynth_assets.orchestration.assets.keys import partitions_of, show_partitions
-from dpsynth_assets.orchestration.assets.stage_metadata import evolution_plot_definitions
 from dpsynth_assets.orchestration.dagster_internals import (
     decorated_function,
     replaced_op,
@@ -55,7 +54,6 @@ def cohort_assets(spec: PrivateDatasetSpec) -> dg.Definitions:
         dataset_definitions(spec, plan),
         *(method_definitions(spec, plan, planned) for planned in plan.methods),
         evaluation_definitions(spec, plan),
-        evolution_plot_definitions(spec, plan),
         audit_definitions(spec, plan),
         attack_definitions(spec, plan),
     )

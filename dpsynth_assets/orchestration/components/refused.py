@@ -9,11 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, Problem, suggest
 from dpsynth_assets.tags import PRIVACY, PUBLIC
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 PREFIX = "0_refused"
 """First part of the keys: no cohort has such a name, because names begin with a letter."""
@@ -103,12 +107,12 @@ def planning_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     if problems := [*_reserved_names(spec), *_settings_problems(spec)]:
         return problems
     try:
-        plan_dataset(spec)
+        plan = plan_dataset(spec)
     except Exception as error:  # noqa: BLE001 - methods of other packages may raise anything
         got = f"a refusal ({message_of(error).rstrip('.')})"
         expected = "settings whose cost can be computed"
-        return [_problem("methods", expected, got, "Fix what the refusal names.")]
-    return []
+        return [Problem("methods", expected, got, "Fix what the refusal names.")]
+    return _row_problems(spec, plan)
 
 
 def require_plan(spec: PrivateDatasetSpec, file: Path) -> None:
@@ -127,10 +131,6 @@ def message_of(error: Exception) -> str:
     return text or type(error).__name__
 
 
-def _problem(field: str, expected: str, got: str, remedy: str) -> Problem:
-    return Problem(file="", field=field, expected=expected, got=got, remedy=remedy)
-
-
 def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
     """Names that other parts of the asset graph have: keys and folders would coincide."""
     given: list[tuple[str, str, tuple[str, ...]]] = [("name", spec.name, RESERVED_NAMES)]
@@ -140,7 +140,7 @@ def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
     ]
     remedy = "Choose another name: this one is taken by another part of the installation."
     return [
-        _problem(field, f"a name other than {name!r}", repr(name), remedy)
+        Problem(field, f"a name other than {name!r}", repr(name), remedy)
         for field, name, reserved in given
         if name in reserved
     ]
@@ -154,10 +154,24 @@ def _settings_problems(spec: PrivateDatasetSpec) -> list[Problem]:
         field, name = f"methods.{index}", method.method
         if name not in REGISTRY:
             remedy = suggest(name, list(REGISTRY))
-            problems.append(_problem(f"{field}.method", "the name of a method", repr(name), remedy))
+            problems.append(Problem(f"{field}.method", "the name of a method", repr(name), remedy))
             continue
         problems += [
             replace(problem, field=f"{field}.settings.{problem.field}".rstrip("."))
             for problem in check_settings(name, method.settings)
         ]
     return problems
+
+
+def _row_problems(spec: PrivateDatasetSpec, plan: "DatasetPlan") -> list[Problem]:
+    """Checks that a schedule asks for rows of some corpus whose rows are free."""
+    schedule = spec.schedule
+    if schedule is None or schedule.rows is None:
+        return []
+    asked = schedule.methods
+    chosen = [each for each in plan.methods if not asked or each.folder in asked]
+    if any(planned.writing is not None for planned in chosen):
+        return []
+    expected = "a scheduled corpus of a method that writes any number of rows at no cost"
+    remedy = "The budget determines the rows of these corpora: drop rows, or name another corpus."
+    return [Problem("schedule.rows", expected, ", ".join(each.folder for each in chosen), remedy)]
