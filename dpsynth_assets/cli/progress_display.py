@@ -1,7 +1,6 @@
 """Shows the progress of a run: bars on a terminal, lines with a remaining time elsewhere."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -56,24 +55,9 @@ def _bar(title: str, bars: Progress) -> ProgressCallback:
 
 
 def progress_lines(
-    title: str,
-    console: Console,
-    clock: Callable[[], float] = time.monotonic,
-    seconds: float = SECONDS_BETWEEN_LINES,
+    title: str, console: Console, seconds: float = SECONDS_BETWEEN_LINES
 ) -> ProgressCallback:
     """One line at the beginning, at the end, and every few seconds between."""
-    from dpsynth_assets.orchestration.resources.progress import ProgressLine
+    from dpsynth_assets.orchestration.resources.progress import in_lines
 
-    told = ProgressLine(clock())
-    last: float | None = None
-
-    def report(share: float, message: str) -> None:
-        nonlocal last
-        now = clock()
-        line = told.line(share, message, now)
-        if last is not None and now - last < seconds and share < 1:
-            return
-        last = now
-        say(f"{title}: {line}", to=console)
-
-    return report
+    return in_lines(lambda line: say(f"{title}: {line}", to=console), seconds)

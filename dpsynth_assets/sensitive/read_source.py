@@ -47,7 +47,7 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
         digests, tallies = zip(*write_parts(spec, places, workers), strict=True)
         refuse_unfit(Tally.of_all(tallies), spec)
         rows, prints = joined_digest(digests), prints_of_parts(places)
-        with store.replacing_records(spec, rows, prints):
+        with store.admitting(spec, rows, prints):
             for place in places:
                 for notes in (PRINTS, IDS):
                     files_of(place).remove(place / notes)

@@ -82,35 +82,13 @@ class StoredRecords:
         return RecordParts(self._files, self.folder(dataset))
 
     @contextmanager
-    def replacing_records(
-        self,
-        spec: PrivateDatasetSpec,
-        digest: str,
-        prints: Prints,
-    ) -> Iterator[None]:
-        """Admits what was read of a cohort's source, or refuses it; the block then stores it.
-
-        Args:
-            spec: The cohort.
-            digest: Of the rows, under the store's key (`source_digest`).
-            prints: Fingerprints of the records, under the same key.
-
-        Raises:
-            PrivacyError: See `admitting`. What is stored stays.
-        """
-        rows, declared = self.read_records, reading_digest(spec)
-        with self.admitting(spec, digest, prints):
-            rows.begin_reading(spec.name)
-            yield
-            rows.note_read(spec.name, declared_state(spec), declared, digest)
-
-    @contextmanager
     def admitting(
         self, spec: PrivateDatasetSpec, digest: str, prints: Prints, release: str = ""
     ) -> Iterator[None]:
         """Admits records of a cohort, or refuses them, and holds the cohort's lock.
 
-        One process at a time replaces a cohort's records or is charged for them.
+        One process at a time replaces a cohort's records or is charged for them. Records of a
+        source are stored by the block: one that is cut off leaves a reading that nobody pays for.
 
         Args:
             spec: The cohort.
@@ -120,7 +98,7 @@ class StoredRecords:
 
         Raises:
             PrivacyError: Others were paid for under the version, or the release, of these; or
-                another account pays for them.
+                another account pays for them. What is stored stays.
         """
         rows, places = self.read_records, () if release else source_places(spec.source.path)
         with rows.alone(spec.name):
@@ -136,7 +114,12 @@ class StoredRecords:
             found = self.fingerprints.admit(reader, prints)
             if found is not None:
                 raise PrivacyError(shared_records(reader, found))
+            if release:
+                yield
+                return
+            rows.begin_reading(spec.name)
             yield
+            rows.note_read(spec.name, declared_state(spec), reading_digest(spec), digest)
 
     @property
     def fingerprints(self) -> Fingerprints:

@@ -10,7 +10,7 @@ from dpsynth_assets.datasets.template import dataset_template
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.privacy_budgets import BUDGETS
-from dpsynth_assets.orchestration.components import PrivateDataset, PublicData
+from dpsynth_assets.orchestration.components.declared import PrivateDataset, PublicData
 from dpsynth_assets.orchestration.components.refused import REFUSED_TAG
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets.tags import MECHANISM, PRIVACY

@@ -109,11 +109,12 @@ def test_terminal_bar_sees_every_step(context, clock, monkeypatch):
     assert seen == [("work", 0.1), ("work", 0.2), ("work", 0.3)]
 
 
-def test_without_a_terminal_progress_isprogress_lines_with_an_estimate():
-    now, written = [0.0], io.StringIO()
-    report = progress_lines("work", Console(file=written, width=40), lambda: now[0])
+def test_without_a_terminal_progress_is_lines_with_an_estimate(clock):
+    written = io.StringIO()
+    clock[0] = 0.0
+    report = progress_lines("work", Console(file=written, width=40))
     for seconds, share, message in ((0, 0.0, "begins"), (1, 0.1, "unseen"), (20, 0.5, "[half]")):
-        now[0] = float(seconds)
+        clock[0] = float(seconds)
         report(share, message)
     report(1.0, "all")
     assert written.getvalue().splitlines() == [

@@ -200,7 +200,7 @@ def test_two_runs_at_once_pay_for_the_records_that_they_read(tmp_path, store):
     paid = []
     with ThreadPoolExecutor(1) as other:
         digest = source_digest(read_rows(first), first, store.read_records.key)
-        with store.replacing_records(first, digest, Prints(np.array([]))):
+        with store.admitting(first, digest, Prints(np.array([]))):
             charge = other.submit(lambda: paid.append(store.pay_for_records("one")))
             assert not wait([charge], timeout=0.05).done, "charged between reading and storing"
         charge.result()

@@ -1,5 +1,1 @@
-"""Dagster components: one YAML file declares a private dataset or a public base."""
-
-from dpsynth_assets.orchestration.components.declared import Benchmark, PrivateDataset, PublicData
-
-__all__ = ["Benchmark", "PrivateDataset", "PublicData"]
+"""What a dataset file adds to the asset graph, and what a file that cannot be used shows there."""

@@ -56,8 +56,6 @@ class DeclaredComponent(dg.Component):
         values = attributes.model_dump(mode="json", exclude_unset=True) if attributes else {}
         spec, file = cls.model.model_validate(render_environment(values)), Path(context.path)
         file /= "defs.yaml"
-        if isinstance(spec, BenchmarkSpec):
-            return cls(spec, file)
         return cls(resolve_paths(spec, file), file)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002

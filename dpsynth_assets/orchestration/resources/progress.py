@@ -35,20 +35,18 @@ class Progress(dg.ConfigurableResource):
     def start(self, context: dg.AssetExecutionContext, title: str) -> ProgressCallback:
         """Opens a bar named `title`; call the result with the share done and a short message."""
         bar = _terminal_bar[0](title) if _terminal_bar else None
-        told, place = ProgressLine(time.monotonic()), _place(context)
-        last = -math.inf  # The first message is always logged.
+        place = _place(context)
 
-        def report(share: float, message: str) -> None:
-            nonlocal last
-            if bar is not None:
-                bar(share, message)
-            now = time.monotonic()
-            line = told.line(share, message, now)
-            if now - last < self.log_every_seconds and share < 1:
-                return
-            last = now
+        def log(line: str) -> None:
             with suppress(Exception):  # A log without room must not end what is paid for.
                 context.log.info("%s%s: %s", place, title, line)
+
+        logged = in_lines(log, self.log_every_seconds)
+
+        def report(share: float, message: str) -> None:
+            if bar is not None:
+                bar(share, message)
+            logged(share, message)
 
         return report
 
@@ -58,28 +56,34 @@ def coarse(share: float) -> float:
     return math.floor(share * LOGGED_STEPS + 1e-9) / LOGGED_STEPS
 
 
-class ProgressLine:
-    """Says how far something is: share, message, and the time that it took or may still take.
+def in_lines(tell: Callable[[str], object], seconds: float) -> ProgressCallback:
+    """Tells how far something is: share, message, and the time that it took or may still take.
 
-    The estimate is made when the share has come to another step of 1/20, and counts down from
-    there: between two steps nothing is known that would lengthen it.
+    The end is estimated when the share reaches another step of 1/20, and stays until the next one:
+    an estimate made anew from a share that stands still would grow by the minute.
+
+    Args:
+        tell: Takes a line: the first one, the last one, and some between.
+        seconds: Least time between lines.
     """
+    started = time.monotonic()
+    last, known, ends = -math.inf, 0.0, started  # The first message is always told.
 
-    def __init__(self, started: float) -> None:
-        """Begins at a time, in seconds."""
-        self._started, self._share, self._ends = started, 0.0, started
+    def report(share: float, message: str) -> None:
+        nonlocal last, known, ends
+        now, share = time.monotonic(), coarse(share)
+        if share not in (0, known):
+            known, ends = share, started + (now - started) / share
+        if now - last < seconds and share < 1:
+            return
+        last, line = now, message
+        if share > 0:
+            left = f"about {in_time(max(0.0, ends - now))} left"
+            rest = left if share < 1 else f"took {in_time(now - started)}"
+            line = f"{f'{share:.0%} {message}'.rstrip()}, {rest}"
+        tell(line)
 
-    def line(self, share: float, message: str, now: float) -> str:
-        """The line at a time, in seconds, for a share done in [0, 1]."""
-        share = coarse(share)
-        if share <= 0:
-            return message
-        if share != self._share:
-            self._share, self._ends = share, self._started + (now - self._started) / share
-        done = f"{share:.0%} {message}".rstrip()
-        if share < 1:
-            return f"{done}, about {in_time(max(0.0, self._ends - now))} left"
-        return f"{done}, took {in_time(now - self._started)}"
+    return report
 
 
 def in_time(seconds: float) -> str:
