@@ -25,7 +25,7 @@ from dpsynth_assets.orchestration.assets.keys import (
     named,
     part_asset,
 )
-from dpsynth_assets.orchestration.assets.release_asset import release_asset, written_corpus
+from dpsynth_assets.orchestration.assets.release_asset import part_assets
 from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
 from dpsynth_assets.orchestration.checks import (
     Candidate,
@@ -59,17 +59,11 @@ def method_definitions(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.Definitions:
     """Stages, candidate, blocking checks and published corpus of one method."""
-    stages = [release_asset(spec, plan, planned, stage) for stage in planned.plan.stages]
+    own = part_assets(plan, planned)
     if not planned.writes_corpus:
-        return dg.Definitions(assets=stages)
-    written = [written_corpus(spec, plan, planned)] if planned.rows_are_free else []
+        return dg.Definitions(assets=own)
     return dg.Definitions(
-        assets=[
-            *stages,
-            *written,
-            copied_spans_asset(spec, planned),
-            corpus_asset(spec, plan, planned),
-        ],
+        assets=[*own, copied_spans_asset(spec, planned), corpus_asset(spec, plan, planned)],
         asset_checks=corpus_asset_checks(spec, plan.budget, planned),
     )
 

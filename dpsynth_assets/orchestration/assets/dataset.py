@@ -14,7 +14,7 @@ from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.audit import measured_recall
 from dpsynth_assets.orchestration.assets.keys import cohort_asset, public_ins, shared_key
-from dpsynth_assets.orchestration.assets.release_asset import release_asset
+from dpsynth_assets.orchestration.assets.release_asset import part_assets
 from dpsynth_assets.orchestration.resources.model_pool import model_step, step_of_tasks
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
@@ -30,11 +30,7 @@ DICTIONARY, SUMMARY = "secrets_dictionary", "secrets_summary.json"
 
 def dataset_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """Records, embeddings, released histograms, and secrets where some are declared."""
-    histograms = [
-        release_asset(spec, plan, shared, stage)
-        for shared in plan.shared
-        for stage in shared.plan.stages
-    ]
+    histograms = [asset for shared in plan.shared for asset in part_assets(plan, shared)]
     found = [] if spec.secrets is None else [_secrets(spec, spec.secrets)]
     shared = [_private_records(spec), _private_embeddings(spec), *histograms, *found]
     return dg.Definitions(assets=shared)

@@ -15,8 +15,8 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, Stage
+from dpsynth_assets.methods.provenance import Node, Part
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.keys import (
     dataset_key,
@@ -55,52 +55,52 @@ from dpsynth_assets.run.runner import Reads, Runner
 from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
 
 
-def release_asset(
-    spec: PrivateDatasetSpec,
-    plan: DatasetPlan,
-    planned: PlannedMethod | PlannedShared,
-    stage: Stage,
-) -> dg.AssetsDefinition:
-    """The asset of one stage of a method, or of a histogram that the methods share."""
-    resources = PUBLIC_RESOURCES if stage.public else PUBLIC_RESOURCES | {"sensitive_store"}
-    section = public_section if stage.public else private_section
-    step, gpus = stage_step(spec, stage)
-    node = plan.graph.nodes[f"{planned.folder}/{stage.name}"]
-    name = f"{spec.name}/{node.name}"
-    if in_parts := given_parts(spec, stage):
-        resources |= {"workers"}
-    tags = {PRIVACY: RELEASED}
-    if not stage.public:
-        tags[MECHANISM] = f"{planned.method.name}.{stage.name}"
+def part_assets(plan: DatasetPlan, part: Part) -> list[dg.AssetsDefinition]:
+    """The assets of all that a method, or a histogram that methods share, releases or writes."""
+    return [node_asset(plan, node) for node in plan.graph.nodes.values() if node.part is part]
+
+
+def node_asset(plan: DatasetPlan, node: Node) -> dg.AssetsDefinition:
+    """The asset of one stage; or of rows written from releases, free regardless of their number."""
+    spec, part, stage, name = node.spec, node.part, node.stage, f"{node.spec.name}/{node.name}"
+    artifact, public = node.name.removeprefix(f"{part.folder}/"), stage is None or stage.public
+    step, gpus = (
+        (model_step(spec.public_data, *node.step.models), 0.0)
+        if stage is None
+        else stage_step(spec, stage)
+    )
+    in_parts = stage is not None and given_parts(spec, stage)
+    resources = set(PUBLIC_RESOURCES if public else PUBLIC_RESOURCES | {"sensitive_store"})
+    tags = (
+        {PRIVACY: RELEASED}
+        if public
+        else {
+            PRIVACY: RELEASED,
+            MECHANISM: f"{part.method.name}.{artifact}",
+        }
+    )
+    settings: Any = CorpusConfig if stage is None else ReleaseConfig
 
     @dg.asset(
-        **(part_asset(spec, planned, stage.name) | {"tags": tags}),
-        deps=[*private_inputs(spec, stage), *corpora_read(node)],
+        **(part_asset(spec, part, artifact) | {"tags": tags}),
+        deps=[*private_inputs(node), *corpora_read(node)],
         ins=node_ins(node),
-        kinds=set(stage.kinds),
+        kinds={"pytorch", "polars"} if stage is None else set(stage.kinds),
         **step,
-        automation_condition=FOLLOWS_RELEASES if stage.public else None,
-        code_version=version_of(
-            planned.spec if isinstance(planned, PlannedMethod) else planned.method.config,
-            None if stage.public else spec.budget,
-            spec.prompt,
-            spec.structured,
-            stage.engine_identity,
-            planned.method.code_version,
-            stage.name,
-        ),
-        description=_description(planned, stage),
-        required_resource_keys=set(resources),
+        automation_condition=FOLLOWS_RELEASES if public else None,
+        code_version=_code_version(node),
+        description=_description(node),
+        required_resource_keys=resources | {"workers"} if in_parts else resources,
     )
-    @section(name)
+    @(public_section if public else private_section)(name)
     def released(
-        context: dg.AssetExecutionContext, config: ReleaseConfig, **upstream: Any
+        context: dg.AssetExecutionContext, config: settings, **upstream: Any
     ) -> dg.Output[Any]:
-        if planned.plan.refusal is not None:
-            raise refused(planned.plan.refusal)
+        if part.plan.refusal is not None:
+            raise refused(part.plan.refusal)
         given, release = context.resources, release_name(context, config)
         private: dict[str, Any] = {}
-        if not stage.public:
+        if not public:
             private["charged"] = partial(tag_charges, context)
             private["records"] = StoreRecords(
                 spec=spec,
@@ -111,44 +111,66 @@ def release_asset(
             )
         runner = runner_of(context, plan, release, name, **private)
         tag_charges(context, runner)
-        stored = runner.release(node, reads_of(node, upstream, runner.ledger))
+        reads = reads_of(node, upstream, runner.ledger)
+        if stage is None and isinstance(part, PlannedMethod):
+            stored = runner.write(part, config.rows or None, reads)
+        else:
+            stored = runner.release(node, reads)
         with public_section(name):  # What is shown was released.
-            return _output(runner, node, stage, stored, upstream)
+            return _output(runner, node, stored, upstream)
 
     return released
 
 
-def private_inputs(spec: PrivateDatasetSpec, stage: Stage) -> list[dg.AssetKey]:
+def private_inputs(node: Node) -> list[dg.AssetKey]:
     """Keys of the private assets that a stage reads; a public one reads none."""
-    if stage.public:
+    stage = node.stage
+    if stage is None or stage.public:
         return []
     names = [
         "private_records",
         *(["private_embeddings"] if stage.needs_embeddings else []),
         *(["secrets"] if stage.needs_secrets else []),
     ]
-    return [shared_key(spec.name, name) for name in names]
+    return [shared_key(node.spec.name, name) for name in names]
 
 
-def _description(planned: PlannedMethod | PlannedShared, stage: Stage) -> str:
-    if stage.public:
+def _code_version(node: Node) -> str:
+    """A digest of everything declared that decides what is released or written."""
+    spec, part, stage = node.spec, node.part, node.stage
+    asked = spec.prompt, spec.structured, node.step.engine_identity, part.method.code_version
+    if stage is None:
+        return version_of(part.method.config, *asked)
+    declared = part.spec if isinstance(part, PlannedMethod) else part.method.config
+    return version_of(declared, None if stage.public else spec.budget, *asked, stage.name)
+
+
+def _description(node: Node) -> str:
+    part, stage = node.part, node.stage
+    if stage is not None and stage.public:
         return f"{stage.title} Reads nothing private and charges nothing."
-    if isinstance(planned, PlannedShared):
-        return stage.title
-    return f"{stage.title} {described(planned)}"
+    if isinstance(part, PlannedShared):
+        return "" if stage is None else stage.title
+    if stage is not None:
+        return f"{stage.title} {described(part)}"
+    if part.plan.refusal is not None:
+        return described(part)
+    written = "Written from the releases of its stages: any number of rows costs nothing."
+    return f"{named(part)}. {written}"
 
 
 def _output(
-    runner: Runner, node: Node, stage: Stage, stored: StoredRelease, upstream: Mapping[str, Any]
+    runner: Runner, node: Node, stored: StoredRelease, upstream: Mapping[str, Any]
 ) -> dg.Output[Any]:
     """The asset's value, with spend, facts and pictures as metadata."""
-    pictures = stage_pictures(node.part, stage, stored, upstream, runner)
-    metadata = {**_facts(runner, node, stored), **pictures}
+    metadata = {**_facts(runner, node, stored), **stage_pictures(node, stored, upstream, runner)}
+    version = dg.DataVersion(stored.digest)
     if stored.rows is None:
         value = {"reservation": stored.reservation.id, "facts": stored.facts}
-        version = dg.DataVersion(stored.digest)
         return dg.Output(value, metadata=metadata, data_version=version)
-    return rows_output(stored, metadata)
+    rows = stored.rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
+    shown = {"dagster/row_count": rows.height, **column_schema(rows)}
+    return dg.Output(rows, metadata={**metadata, **shown}, data_version=version)
 
 
 def _facts(runner: Runner, node: Node, stored: StoredRelease) -> dict[str, Any]:
@@ -210,17 +232,6 @@ def tag_charges(context: dg.AssetExecutionContext, runner: Runner) -> None:
     tag_run(context, runner.plan.spec.name, runner.release_name, epsilon)
 
 
-def rows_output(stored: StoredRelease, metadata: Mapping[str, Any]) -> dg.Output[pl.DataFrame]:
-    """Rows of a release as an asset hands them on: each names the charge behind it."""
-    rows = stored.rows if stored.rows is not None else pl.DataFrame()
-    rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
-    return dg.Output(
-        rows,
-        metadata={**metadata, "dagster/row_count": rows.height, **column_schema(rows)},
-        data_version=dg.DataVersion(stored.digest),
-    )
-
-
 # Published corpora that another method of the cohort builds on: the charges behind them.
 
 
@@ -280,53 +291,3 @@ def node_ins(node: Node) -> dict[str, dg.AssetIn]:
         name: dg.AssetIn([node.spec.name, *place.split("/")]) for name, place in node.reads.items()
     }
     return public_ins(node.spec.public_data, *node.step.reads) | read
-
-
-# Rows written from what a method's stages released: free, regardless of their number.
-
-
-def written_corpus(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
-) -> dg.AssetsDefinition:
-    """The candidate corpus of a method whose rows cost nothing."""
-    method, node = planned.method, plan.graph.nodes[planned.corpus]
-    name = f"{spec.name}/{node.name}"
-
-    @dg.asset(
-        **part_asset(spec, planned, CANDIDATE_CORPUS),
-        deps=corpora_read(node),
-        ins=node_ins(node),
-        kinds={"pytorch", "polars"},
-        **model_step(spec.public_data, *node.step.models),
-        automation_condition=FOLLOWS_RELEASES,
-        code_version=version_of(
-            method.config,
-            spec.prompt,
-            spec.structured,
-            node.step.engine_identity,
-            method.code_version,
-        ),
-        description=_written_from(planned),
-        required_resource_keys=set(PUBLIC_RESOURCES),
-    )
-    @public_section(name)  # Reads nothing private.
-    def candidate_corpus(
-        context: dg.AssetExecutionContext, config: CorpusConfig, **upstream: Any
-    ) -> dg.Output[pl.DataFrame]:
-        if planned.plan.refusal is not None:
-            raise dg.Failure(description=planned.plan.refusal, allow_retries=False)
-        runner = runner_of(context, plan, release_name(context, config), name)
-        reads = reads_of(node, upstream, runner.ledger)
-        stored = runner.write(planned, config.rows or None, reads)
-        return rows_output(stored, _facts(runner, node, stored))
-
-    return candidate_corpus
-
-
-def _written_from(planned: PlannedMethod) -> str:
-    if planned.plan.refusal is not None:
-        return described(planned)
-    return (
-        f"{named(planned)}. Written from the releases of its stages: any number of rows costs "
-        "nothing."
-    )

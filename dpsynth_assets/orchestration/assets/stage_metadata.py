@@ -14,7 +14,7 @@ from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.evolution.population import read_generations
-from dpsynth_assets.methods.provenance import Part
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
 from dpsynth_assets.releases.once import StoredRelease
@@ -39,32 +39,36 @@ def shown_facts(stored: StoredRelease) -> dict[str, Any]:
 
 
 def stage_pictures(
-    part: Part,
-    stage: Stage,
-    stored: StoredRelease,
-    public: Mapping[str, Any],
-    runner: Runner,
+    node: Node, stored: StoredRelease, public: Mapping[str, Any], runner: Runner
 ) -> dict[str, Any]:
     """Draws what one stage released, where there is something to see.
 
     Args:
-        part: The method, or the histogram that methods share.
-        stage: The stage with its mechanism.
+        node: The stage with its mechanism, or the writing of rows.
         stored: What was released.
         public: Upstream artifacts of the public base, by name.
         runner: Opens the topic model, whose keywords name topics, and released files.
     """
-    facts, mechanism = stored.facts, stage.mechanism
+    facts, part, stage = stored.facts, node.part, node.stage
+    mechanism = None if stage is None else stage.mechanism
     if isinstance(mechanism, ClusterCounting):
         shown = _cluster_plot(facts)
     elif isinstance(mechanism, TopicCounting):
         keywords = runner.models.topic_model(public["topic_model"]).keywords
         shown = _topics(facts, keywords)
-    elif isinstance(part, PlannedMethod) and stage.name == part.method.rounds_stage:
+    elif (
+        stage is not None
+        and isinstance(part, PlannedMethod)
+        and stage.name == part.method.rounds_stage
+    ):
         return _rounds(part, stored, runner.store.files(stored.reservation.id))
     else:
         return pictures_metadata(released_pictures({part.folder: facts}))
     return {"dpsynth/noise_scale": mechanism.histogram.scale, **shown}
+
+
+def _is_evolution(planned: PlannedMethod, stage: Stage | None) -> bool:
+    return stage is not None and stage.name == planned.method.rounds_stage
 
 
 def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:

@@ -59,8 +59,8 @@ def coarse(share: float) -> float:
 def in_lines(tell: Callable[[str], object], seconds: float) -> ProgressCallback:
     """Tells how far something is: share, message, and the time that it took or may still take.
 
-    The end is estimated when the share reaches another step of 1/20, and stays until the next one:
-    an estimate made anew from a share that stands still would grow by the minute.
+    The estimate is made when the share has come to another step of 1/20, and counts down from
+    there: between two steps nothing is known that would lengthen it.
 
     Args:
         tell: Takes a line: the first one, the last one, and some between.
