@@ -4,21 +4,22 @@ And the methods that `dpsynth init` writes: what advice ranks first for what the
 It is told nothing that was counted in the records: a proposal stands in a public file.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from dpsynth_assets.advice.advice import Advice, Offer, advise as weighed
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
 from dpsynth_assets.cli.terminal import (
     AsJson,
     answer,
-    delta_option,
-    epsilon_option,
     say,
     show_table,
 )
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.fields import problems_of
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
@@ -34,8 +35,8 @@ def advise(
     cohort: Annotated[str | None, typer.Argument(autocompletion=cohort_names)] = None,
     rows: Annotated[int | None, typer.Option(min=1)] = None,
     records: Annotated[int | None, typer.Option(min=1)] = None,
-    epsilon: Annotated[float, typer.Option(callback=epsilon_option)] = 4.0,
-    delta: Annotated[float, typer.Option(callback=delta_option)] = 1e-6,
+    epsilon: float = 4.0,
+    delta: float = 1e-6,
     labels: Annotated[int, typer.Option(min=0)] = 0,
     domain: str | None = None,
     as_json: AsJson = False,
@@ -182,21 +183,24 @@ def declaration_of(choices: Choices) -> PrivateDatasetSpec:
     """A declaration of the numbers and labels that are known; its method stands for any.
 
     Raises:
-        ValueError: The numbers contradict one another.
+        DatasetFileError: The numbers are out of bounds, or contradict one another.
     """
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "proposal",
-            "source": {"path": choices.path or "records.csv"},
-            "columns": {"text": choices.text, "labels": list(choices.labels)},
-            "privacy_unit": {"column": choices.unit, "max_records": choices.max_records},
-            "public_facts": {
-                "labels": {name: list(values) for name, values in choices.labels.items()},
-                "records": choices.records,
-                "words": choices.words,
-            },
-            "budget": {"epsilon": choices.epsilon, "delta": choices.delta},
-            "public_data": choices.public_data,
-            "methods": [{"method": "epsvec"}],
-        }
-    )
+    fields = {
+        "name": "proposal",
+        "source": {"path": choices.path or "records.csv"},
+        "columns": {"text": choices.text, "labels": list(choices.labels)},
+        "privacy_unit": {"column": choices.unit, "max_records": choices.max_records},
+        "public_facts": {
+            "labels": {name: list(values) for name, values in choices.labels.items()},
+            "records": choices.records,
+            "words": choices.words,
+        },
+        "budget": {"epsilon": choices.epsilon, "delta": choices.delta},
+        "public_data": choices.public_data,
+        "methods": [{"method": "epsvec"}],
+    }
+    try:
+        return PrivateDatasetSpec.model_validate(fields)
+    except ValidationError as error:
+        place = Path("What the options declare")
+        raise DatasetFileError(problems_of(error, place, PrivateDatasetSpec, fields)) from None

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from dpsynth_assets.cli.advise import proposed_methods
 from dpsynth_assets.cli.column_profiles import Columns, profile_columns
 from dpsynth_assets.cli.init_decisions import Draft, label_words, named_part, recognised_source
-from dpsynth_assets.cli.terminal import AsJson, answer, delta_option, epsilon_option, refuse
+from dpsynth_assets.cli.terminal import AsJson, answer, refuse
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
@@ -51,8 +51,8 @@ def init(  # noqa: PLR0913 - options are arguments
     ] = None,
     unit: str = "",
     max_records: Annotated[int, typer.Option(min=1)] = 1,
-    epsilon: Annotated[float, typer.Option(callback=epsilon_option)] = 4.0,
-    delta: Annotated[float, typer.Option(callback=delta_option)] = 1e-6,
+    epsilon: float = 4.0,
+    delta: float = 1e-6,
     records: Annotated[int | None, typer.Option(min=1)] = None,
     words: Annotated[int | None, typer.Option(min=1)] = None,
     minutes: Annotated[float | None, typer.Option(min=0)] = None,

@@ -20,7 +20,6 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from dpsynth_assets.files.redaction import may_be_shown, redacted
-from dpsynth_assets.privacy.directed_rounding import declared
 
 WRONG_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -32,36 +31,6 @@ _DAGSTER_INTERRUPTED = {"DagsterExecutionInterruptedError", "StepInterruptedErro
 _OF_A_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def epsilon_option(value: float) -> float:
-    """Refuses an ε that buys nothing.
-
-    Raises:
-        typer.BadParameter: It is not above 0.
-    """
-    if not value > 0:
-        raise typer.BadParameter(
-            f"Expected a number above 0, got {declared(value)}. Values from 1 to 10 are common."
-        )
-    return value
-
-
-def delta_option(value: float) -> float:
-    """Refuses a δ that gives no protection.
-
-    Raises:
-        typer.BadParameter: It is not between 0 and `LARGEST_DELTA`.
-    """
-    from dpsynth_assets.datasets.dataset_sections import LARGEST_DELTA  # Help opens without it.
-
-    if not 0 < value < LARGEST_DELTA:
-        most = declared(LARGEST_DELTA)
-        raise typer.BadParameter(
-            f"Expected a number above 0 and below {most}, got {declared(value)}. Choose a power of "
-            "ten well below 1 / number of records."
-        )
-    return value
 
 
 def say(*lines: str, style: str = "", err: bool = False, to: Console | None = None) -> None:
