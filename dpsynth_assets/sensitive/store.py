@@ -88,7 +88,7 @@ class StoredRecords:
         """Admits records of a cohort, or refuses them, and holds the cohort's lock.
 
         One process at a time replaces a cohort's records or is charged for them. Records of a
-        source are stored by the block: one that is cut off leaves a reading that nobody pays for.
+        source are stored by the block: one that is cut off leaves a reading without a charge.
 
         Args:
             spec: The cohort.
