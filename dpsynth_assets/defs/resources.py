@@ -3,6 +3,7 @@
 import dagster as dg
 
 
+@dg.definitions
 def resources() -> dg.Definitions:
     """Binds resources, whose places are those of the installation."""
     from dpsynth_assets.orchestration.resources.executors import declared_executor

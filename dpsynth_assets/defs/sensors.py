@@ -13,6 +13,7 @@ SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 
 """An audit is due before an hour is over, at one of the ticks of every five minutes."""
 
 
+@dg.definitions
 def sensors() -> dg.Definitions:
     """The sensors of the installation, and all budgets on one page with their check."""
     from dpsynth_assets.orchestration.assets.privacy_budgets import budget_definitions

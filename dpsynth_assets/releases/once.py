@@ -392,7 +392,9 @@ class Releasing:
             if not self.store.has(reservation.id):
                 continue
             kept = self.passes(reservation) if self._ex_post and self.passes is not None else None
-            cost = kept and kept.cost(_value_digest(*self.store.load(reservation.id)))
+            cost = None
+            if kept is not None:
+                cost = kept.cost(_value_digest(*self.store.load(reservation.id)))
             if self._ex_post and cost is None:
                 continue  # Without its realised cost the value cannot be labelled.
             self._committed_from_store(reservation, cost, cost_is_kept=True)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.datasets import (
+    DatasetFileError,
     PrivateDatasetSpec,
     dataset_folders,
     parse_dataset_file,
@@ -20,6 +21,7 @@ from dpsynth_assets.datasets.dataset_sections import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.assets.launch import refusal_of
+from dpsynth_assets.orchestration.components.declared import file_definitions
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import signing_key
 from dpsynth_assets.privacy.events import GaussianEvent
@@ -192,8 +194,9 @@ def test_without_rows_the_methods_settings_decide(calibrated):
 
 
 def test_rows_of_methods_whose_budget_decides_are_refused():
-    with pytest.raises(ValueError, match=r"schedule\.rows of 'letters': expected a method that"):
-        definitions_of(spec_with(schedule={"cron": "0 3 1 * *", "rows": 10}))
+    spec = spec_with(schedule={"cron": "0 3 1 * *", "rows": 10})
+    with pytest.raises(DatasetFileError, match=r"schedule\.rows: expected a scheduled corpus of"):
+        file_definitions(spec, Path("letters.yaml"))
 
 
 # What a wrong file says
