@@ -120,29 +120,29 @@ def secret_noise_std(
     """
     if not bounds or not noise_floor > 0:
         raise ValueError(f"Expected a (p, r) and noise_floor > 0, got {bounds} and {noise_floor}.")
+
+    def meets(noise_std: float, prior: float, posterior: float) -> bool:
+        event = shift_event(
+            count_probabilities=count_probabilities,
+            noise_std=noise_std,
+            steps=steps,
+            relation=relation,
+        )
+        return posterior_of_events([event], prior) <= posterior
+
     surely = joint_factor(relation) * (len(count_probabilities) - 1) * math.sqrt(steps)
     precision = 1e-6 if steps == 1 else 1e-3
     high = noise_floor
-    for prior, posterior in bounds:
-        check_bounds(prior, posterior)
-
-        def meets(noise_std: float, prior: float = prior, posterior: float = posterior) -> bool:
-            event = shift_event(
-                count_probabilities=count_probabilities,
-                noise_std=noise_std,
-                steps=steps,
-                relation=relation,
-            )
-            return posterior_of_events([event], prior) <= posterior
-
-        if meets(high):
+    for bound in bounds:
+        check_bounds(*bound)
+        if meets(high, *bound):
             continue
-        low, high = high, surely / gaussian_budget(prior, posterior) * ROUND_UP
-        while not meets(high):  # where convolving rounds up more than certain shifts leave
+        low, high = high, surely / gaussian_budget(*bound) * ROUND_UP
+        while not meets(high, *bound):  # where convolving rounds up more than certain shifts leave
             low, high = high, 1.01 * high
         while high / low > 1.0 + precision:  # [secpe A1:L6]
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if meets(middle) else (middle, high)
+            low, high = (low, middle) if meets(middle, *bound) else (middle, high)
     return high
 
 
