@@ -27,7 +27,6 @@ def _garbage_kept() -> Iterator[None]:
 def defs() -> dg.Definitions:
     """All definitions of the code location; a graph that breaks the lineage does not load."""
     from dpsynth_assets.datasets import dataset_folders
-    from dpsynth_assets.defs.resources import resources
     from dpsynth_assets.defs.sensors import sensors
     from dpsynth_assets.orchestration.assets.automation import first_rows_first
     from dpsynth_assets.orchestration.components.declared import definitions_of_files
@@ -43,3 +42,30 @@ def defs() -> dg.Definitions:
     loaded = loaded.map_asset_specs(func=as_shown)
     verify_privacy_lineage(loaded)
     return loaded
+
+
+def resources() -> dg.Definitions:
+    """Binds resources, whose places are those of the installation."""
+    from dpsynth_assets.orchestration.resources.executors import declared_executor
+    from dpsynth_assets.orchestration.resources.progress import Progress
+    from dpsynth_assets.orchestration.resources.stores import (
+        ArtifactIOManager,
+        Models,
+        PartWorkers,
+        PrivacyLedger,
+        ReleaseStore,
+        SensitiveStore,
+    )
+
+    return dg.Definitions(
+        resources={
+            "io_manager": ArtifactIOManager(),
+            "ledger": PrivacyLedger(),
+            "sensitive_store": SensitiveStore(),
+            "release_store": ReleaseStore(),
+            "models": Models(),
+            "progress": Progress(),
+            "workers": PartWorkers(),
+        },
+        executor=declared_executor(),
+    )

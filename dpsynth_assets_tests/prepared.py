@@ -16,8 +16,7 @@ import pytest
 
 from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.definitions import defs
-from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.definitions import defs, resources
 from dpsynth_assets.methods.audits import find_audit
 from dpsynth_assets.models.smollm2 import VERSION, write_smollm2
 from dpsynth_assets.orchestration.assets.public import public_definitions

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import dagster as dg
 import polars as pl
@@ -23,7 +22,6 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods, scalar
-from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.records import SourceError
 from dpsynth_assets_tests.children import dpsynth
@@ -498,7 +496,10 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
     (package / "defs").mkdir(parents=True)
     for place in (package, package / "defs"):
         (place / "__init__.py").touch()
-    shutil.copy(Path(resources.__file__), package / "defs")
+    (package / "defs" / "resources.py").write_text(
+        "import dagster as dg\n\nfrom dpsynth_assets.definitions import resources\n\n"
+        "defs = dg.definitions(resources)\n"
+    )
     shutil.copytree(folder / "complaints", package / "defs" / "complaints")
     (package.parent / "pyproject.toml").write_text(
         '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\n'

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.definitions import resources
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import public_key

@@ -25,7 +25,7 @@ from dpsynth_assets.attacks.reconstruction import (
     prefilled,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.definitions import resources
 from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import planted_keys

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, cohort_registry, known_cohorts
-from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.definitions import resources
 from dpsynth_assets.orchestration.assets.audit_trail import (
     audit_trail,
     audited_cohorts,

@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dpsynth_assets.cli import serve
-from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.definitions import resources
 from dpsynth_assets.exports.package import PROMPTS_FILE, export_generator
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.methods.capabilities import RowSampling

@@ -191,7 +191,7 @@ def _graph(
     """Cohorts beside the public base, with some resources replaced by faulty ones."""
     import dagster as dg
 
-    from dpsynth_assets.defs.resources import resources
+    from dpsynth_assets.definitions import resources
     from dpsynth_assets.orchestration.assets.public import (
         generation_definitions,
         public_definitions,

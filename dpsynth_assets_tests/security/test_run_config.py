@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.definitions import resources
 from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
     ReleaseStore,
