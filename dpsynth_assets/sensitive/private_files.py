@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import zipfile
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.files.kept import ARRAY, TABLE
-from dpsynth_assets.files.whole import file_names, flush_all, is_held
+from dpsynth_assets.files.whole import flush_all, is_held, write_whole
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger.replacing import alone, flush, owner_folder, replaced
-from dpsynth_assets.sensitive.sealing import SensitiveKeyError, is_sealed, sealing_key
+from dpsynth_assets.sensitive.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
 
 Content = bytes | memoryview
 
@@ -35,9 +34,6 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are ma
 """Where plain files of an encrypted store may be while code that wants a path works on them."""
 
 _PREFIX = "dpsynth-plain-"
-
-_PACKED = "files.zip"
-"""The one file of a stored folder that is encrypted."""
 
 _locks: dict[Path, int] = {}
 """Open descriptors whose locks say that this process still uses its plain folders."""
@@ -190,47 +186,48 @@ class PrivateFiles:
 
     def is_whole(self, stored: Any) -> bool:
         """Says whether `store_folder` came to its end for this folder."""
-        if sealing_key() is None:
-            return bool(stored.is_dir())  # It came by one rename.
-        return self.exists(stored / _PACKED)
+        return bool(stored.is_dir())  # It came by one rename.
 
     def store_folder(self, plain: Path, target: Any) -> None:
         """Makes `target` hold the files of folder `plain`, whole or not at all; removes `plain`.
 
-        Without a key the folder itself is renamed; with one its files are sealed together.
+        Without a key the folder itself is renamed; with one its files are sealed.
         """
-        if sealing_key() is not None:
-            self.make_folder(target)
-            self.write(target / _PACKED, _packed(plain))
-            shutil.rmtree(plain, ignore_errors=True)
-            return
-        for path in (*plain.rglob("*"), plain):
+        key = sealing_key()
+        ready = plain if key is None else self._sealed_beside(key, plain, target)
+        for path in (*ready.rglob("*"), ready):
             path.chmod(0o700 if path.is_dir() else 0o600)
-        flush_all(plain)
-        plain.replace(target)
+        flush_all(ready)
+        ready.replace(target)
         flush(target.parent)
+        shutil.rmtree(plain, ignore_errors=True)
 
     def open_folder(self, stored: Any, plain: Path) -> Path:
         """Gives the files of a stored folder in a local one: `plain`, where they are decrypted."""
         if sealing_key() is None:
             return Path(stored)
-        with zipfile.ZipFile(io.BytesIO(self.read(stored / _PACKED))) as files:
-            files.extractall(plain)
+        for path in sorted(stored.rglob("*")):
+            if path.is_file():
+                write_whole(plain / path.relative_to(stored), self.read(path))
         return plain
+
+    def _sealed_beside(self, key: SealingKey, plain: Path, target: Path) -> Path:
+        """Seals each file under the name it will have once the folder is renamed to `target`."""
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        beside.mkdir(mode=0o700)
+        for path in sorted(plain.rglob("*")):
+            if path.is_file():
+                place = beside / path.relative_to(plain)
+                name = self._name(target / path.relative_to(plain))
+                owner_folder(place.parent)
+                with path.open("rb") as source, place.open("wb") as sealed:
+                    key.seal(source, sealed, name)
+        return beside
 
     def _name(self, path: Any) -> str:
         """What a file is sealed under."""
         name: str = path.relative_to(self._root).as_posix()
         return name
-
-
-def _packed(plain: Path) -> memoryview:
-    """The files of a folder as one, not compressed."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as files:
-        for name in file_names(plain):
-            files.write(plain / name, name)
-    return content.getbuffer()
 
 
 class Below:

@@ -6,21 +6,26 @@ unreadable. He still sees names and times, sizes to one eighth (an exact size wo
 number of records), and may delete an object or put back an older one.
 
 An object store has no folders, no rename and no locks. A folder is there once something lies below
-it, or, where it has to be found empty, by an object of its own. A folder of files is one object. A
-file that must not take the place of another is written on the condition that there is none
-(If-None-Match, generation 0), which the store checks in the same step. The lock is that of the
-ledger, which all machines share anyhow.
+it, or, where it has to be found empty, by an object of its own. A folder of files is whole once the
+object that lists them is there, which is written last. A file that must not take the place of
+another is written on the condition that there is none (If-None-Match, generation 0), which the
+store checks in the same step. The lock is that of the ledger, which all machines share anyhow.
 """
 
+import hashlib
 import io
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from upath import UPath
 
+from dpsynth_assets.files.whole import MARKER, file_digests, file_names, write_whole
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.releases.waiting import StoreUnavailableError, alone, reachable
 from dpsynth_assets.sensitive.private_files import Content, PrivateFiles
@@ -33,6 +38,9 @@ from dpsynth_assets.sensitive.sealing import (
 
 _BEGUN = ".begun"
 _PROBE = ".probe"
+_SAYING = frozenset([_BEGUN, MARKER])
+"""Objects that say something of their folder, and go before the others of it."""
+
 _LENGTH_BYTES = 8
 _LEAST_BYTES = 1 << 12
 """Objects of less than this have one size."""
@@ -107,10 +115,10 @@ class SealedObjects(PrivateFiles):
         return True
 
     def remove(self, place: UPath) -> None:
-        """Removes an object, or all below a folder, first what says that it is begun."""
+        """Removes an object, or all below a folder, first what says that it is whole or begun."""
         names = self._found(place)
         with self._reachable("written"):
-            for name in sorted(names, key=lambda each: not each.endswith(f"/{_BEGUN}")):
+            for name in sorted(names, key=lambda each: each.rpartition("/")[2] not in _SAYING):
                 with suppress(FileNotFoundError):
                     self._fs.rm_file(name)
 
@@ -128,6 +136,35 @@ class SealedObjects(PrivateFiles):
         names = self._found(place)
         with self._reachable("read"):
             return max((self._fs.modified(name).timestamp() for name in names), default=0.0)
+
+    def store_folder(self, plain: Path, target: UPath) -> None:
+        """Seals a folder's files one by one, and writes the list of them last, with digests."""
+        self._require_fitness()
+        listed = json.dumps(file_digests(plain)).encode()
+        for name in file_names(plain):
+            self._put(target / name, self._sealed((plain / name).read_bytes(), target / name))
+        self._put(target / MARKER, self._sealed(listed, target / MARKER))
+        shutil.rmtree(plain, ignore_errors=True)
+
+    def open_folder(self, stored: UPath, plain: Path) -> Path:
+        """Decrypts the listed files into `plain`, which is made.
+
+        Raises:
+            SensitiveKeyError: A file is not the one that was listed, as where two runs wrote.
+        """
+        for name, digest in json.loads(self.read(stored / MARKER)).items():
+            content = self.read(stored / name)
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise SensitiveKeyError(
+                    f"Expected {name} of a stored folder as it was listed, got another file: two "
+                    "runs have written it. Run one at a time."
+                )
+            write_whole(plain / name, content)
+        return plain
+
+    def is_whole(self, stored: UPath) -> bool:
+        """Says whether the list of files is there."""
+        return self.exists(stored / MARKER)
 
     @contextmanager
     def alone(self, place: UPath) -> Iterator[None]:

@@ -157,7 +157,7 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
         again = sealed.checkpoint("letters", RESERVATION)
         assert (again.saved / "deep" / "state.json").read_text() == content
     on_disk = [path for path in files(sealed) if "passes" in path.parts]
-    assert [path.parent.name for path in on_disk] == ["2"]
+    assert [path.parent.parent.name for path in on_disk] == ["2"]
     assert TEXTS[0].encode() not in on_disk[0].read_bytes()
     plain = kept.saved
     kept.remove()

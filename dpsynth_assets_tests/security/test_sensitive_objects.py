@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.files.whole import Room
+from dpsynth_assets.files.whole import MARKER, Room
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home, located
@@ -208,6 +208,16 @@ def test_what_is_sorted_or_counted_too_late_stays_nowhere(root, monkeypatch):
         with pytest.raises(FileNotFoundError):
             task(part)
     assert files.matching(release, "*") == []
+
+
+def test_a_stored_folder_that_two_runs_wrote_does_not_open(place, tmp_path):
+    files, plain = files_below(place), tmp_path / "plain"
+    plain.mkdir()
+    (plain / "state").write_bytes(b"of the first")
+    files.store_folder(plain, place / "3")
+    files.write(place / "3" / "state", b"of the second")
+    with pytest.raises(SensitiveKeyError, match="as it was listed"):
+        files.open_folder(place / "3", tmp_path / "opened")
 
 
 def test_one_at_a_time_is_alone(root):
@@ -430,14 +440,14 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(remote, place, monkeypatch
     put = SealedObjects._put
 
     def cut(self, path, content):
-        if path.parent.name == "2":
+        if path.name == MARKER:
             raise KeyboardInterrupt
         put(self, path, content)
 
     monkeypatch.setattr(SealedObjects, "_put", cut)
     with pytest.raises(KeyboardInterrupt):
         kept.save(kept.filled(lambda folder: (folder / "state.json").write_text("half")))
-    assert remote.checkpoint("letters", OPEN).saved is not None
+    assert "letters/passes/r1/2/state.json" in objects(place)
     again = remote.checkpoint("letters", OPEN)
     assert (again.saved / "state.json").read_text() == TEXTS[0]
     monkeypatch.setattr(SealedObjects, "_put", put)
