@@ -36,8 +36,9 @@ _GLOB = re.compile(r"[*?\[]")
 
 LARGEST_FILE_BYTES = 1 << 20
 LARGEST_FILE_VALUES = 100_000
-DEEPEST_FILE_VALUE = 50
 """Values of a file once its aliases are written out; a few lines of YAML can mean billions."""
+DEEPEST_FILE_VALUE = 50
+"""Levels of lists and mappings in each other."""
 
 ModelT = TypeVar("ModelT", bound=Declaration)
 
@@ -301,6 +302,8 @@ def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
         got, remedy = "bytes that are not UTF-8", "Save it as UTF-8 text."
     except TooLargeError as error:
         got, remedy = str(error), "Shorten it: a dataset file is a page of settings."
+    except RecursionError:  # Of a key that is a list of lists.
+        got, remedy = "values nested too deeply", "Nest them as the template does."
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -262,7 +262,7 @@ class Opened:
             if corpus in charges:
                 corpora[folder] = self._released(corpus)[1]
         for folder, place in node.generators.items():
-            if place not in charges:
+            if charges.get(place) in (None, charges.get(f"{folder}/{CANDIDATE_CORPUS}")):
                 raise ValueError(
                     f"Expected the fine-tuned language model of {folder}, got none. Publish its "
                     "corpus first, or name another method's folder as `generator`."

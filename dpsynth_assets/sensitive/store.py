@@ -83,7 +83,7 @@ class StoredRecords:
 
     @contextmanager
     def admitting(
-        self, spec: PrivateDatasetSpec, digest: str, prints: Prints, release: str = ""
+        self, spec: PrivateDatasetSpec, digest: str, prints: Prints, release: str | None = None
     ) -> Iterator[None]:
         """Admits records of a cohort, or refuses them, and holds the cohort's lock.
 
@@ -100,10 +100,10 @@ class StoredRecords:
             PrivacyError: Others were paid for under the version, or the release, of these; or
                 another account pays for them. What is stored stays.
         """
-        rows, places = self.read_records, () if release else source_places(spec.source.path)
+        rows, places = self.read_records, source_places(spec.source.path) if release is None else ()
         with rows.alone(spec.name):
-            if rows.differ(spec.name, declared_state(spec, release), digest):
-                raise PrivacyError(replaced_records(spec.name, spec.source.version, release))
+            if rows.differ(spec.name, declared_state(spec, release or ""), digest):
+                raise PrivacyError(replaced_records(spec.name, spec.source.version, release or ""))
             reader = Reader(
                 cohort=spec.name,
                 account=spec.account,
@@ -114,7 +114,7 @@ class StoredRecords:
             found = self.fingerprints.admit(reader, prints)
             if found is not None:
                 raise PrivacyError(shared_records(reader, found))
-            if release:
+            if release is not None:
                 yield
                 return
             rows.begin_reading(spec.name)

@@ -15,7 +15,6 @@ from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.evolution.population import read_generations
 from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
@@ -65,10 +64,6 @@ def stage_pictures(
     else:
         return pictures_metadata(released_pictures({part.folder: facts}))
     return {"dpsynth/noise_scale": mechanism.histogram.scale, **shown}
-
-
-def _is_evolution(planned: PlannedMethod, stage: Stage | None) -> bool:
-    return stage is not None and stage.name == planned.method.rounds_stage
 
 
 def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:
