@@ -80,6 +80,7 @@ def node_asset(plan: DatasetPlan, node: Node) -> dg.AssetsDefinition:
         }
     )
     settings: Any = CorpusConfig if stage is None else ReleaseConfig
+    section = public_section if public else private_section
 
     @dg.asset(
         **(part_asset(spec, part, artifact) | {"tags": tags}),
@@ -92,7 +93,7 @@ def node_asset(plan: DatasetPlan, node: Node) -> dg.AssetsDefinition:
         description=_description(node),
         required_resource_keys=resources | {"workers"} if in_parts else resources,
     )
-    @(public_section if public else private_section)(name)
+    @section(name)
     def released(
         context: dg.AssetExecutionContext, config: settings, **upstream: Any
     ) -> dg.Output[Any]:
