@@ -231,16 +231,16 @@ def test_two_open_ledgers_see_each_others_charges(tmp_path):
 
 
 def test_a_clock_that_goes_backwards_changes_no_sum_and_no_order(ledger):
-    day = datetime(2026, 3, 8, tzinfo=UTC)
+    day, event = datetime(2026, 3, 8, tzinfo=UTC), GaussianEvent(noise_multiplier=7.3)
     for number in range(3):
         earlier = Ledger(ledger.url, clock=lambda number=number: day - number * timedelta(7))
-        release(earlier, release=str(number))
+        release(earlier, release=str(number), event=event)
     times = [entry.recorded_at for entry in ledger.entries()]
     assert times == sorted(times, reverse=True)
     assert [entry.seq for entry in ledger.entries()] == list(range(1, 7))
     assert ledger.verify().ok
-    assert ledger.spend("tickets").rho >= 3 * HALF_RHO.rho
-    assert ledger.reserve(make_request(release="1"), make_terms()).reused
+    assert ledger.spend("tickets").rho >= 3 * event.rho
+    assert ledger.reserve(make_request(release="1", event=event), make_terms()).reused
 
 
 @pytest.mark.parametrize("content", [b"not a database " * 100, b"SQLite format 3\0" + b"x" * 5000])
