@@ -61,6 +61,17 @@ def test_rows_are_free_when_nothing_is_left(ledger):
     assert not write_rows(ledger, terms, 10).reused
 
 
+def test_rows_are_free_after_a_fixed_plan_changed(ledger):
+    terms = make_terms(accountant="tight")
+    pay(ledger, terms, asset=STAGE, event=EVENT)
+    paid = ledger.spend("tickets", terms).epsilon
+    ledger.reserve(make_request(asset=CORPUS, event=POST_PROCESSING), terms, [*PLAN, *PLAN])
+    assert ledger.spend("tickets", terms).epsilon == paid
+    assert ledger.verify().ok
+    with pytest.raises(PlanChangedError, match=r"zcdp.*counts ε="):
+        ledger.reserve(make_request(asset=STAGE, event=EVENT, release="2"), terms, [*PLAN, *PLAN])
+
+
 def test_rows_keep_a_cohort_on_its_fixed_plan(ledger):
     terms = make_terms(accountant="tight")
     write_rows(ledger, terms, 10)

@@ -398,28 +398,40 @@ def pinned_plan(
     account: CohortAccount, request: ReleaseRequest, terms: BudgetTerms, plan: Plan
 ) -> str:
     """The plan that binds this cohort, after checking that the request keeps to it."""
-    remedy = "Keep the plan, or set `accountant: zcdp` in the dataset file."
     if plan is None:
-        raise PlanChangedError(
-            f"Expected a plan for cohort {request.cohort!r} (accountant: {TIGHT}), got none. "
-            f"{remedy}"
-        )
-    plan_json = plan_to_json(plan)
-    if not account.keeps_to(plan_json):
-        raise PlanChangedError(
-            f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
-            f"one: a fixed plan may not depend on its own releases. {remedy}"
-        )
+        raise _plan_changed(account, terms, f"a plan (accountant: {TIGHT}), got none")
     if account.adaptive:
         raise PlanChangedError(
             f"Expected accountant zcdp for cohort {request.cohort!r}, got {terms.accountant}: it "
             "was charged without a plan already. Set `accountant: zcdp` in the dataset file."
         )
+    plan_json = plan_to_json(plan)
     if request.event is None or is_post_processing(request.event):
-        return plan_json  # Free of ε: any number of rows may follow from a planned release.
+        return account.plan_json or plan_json  # Free rows may follow from any paid release.
+    if not account.keeps_to(plan_json):
+        raise _plan_changed(
+            account,
+            terms,
+            "the plan of the first charge, got another one, and a fixed plan may not depend on its "
+            "own releases",
+        )
     if (request.asset, request.event_json) not in plan_copies(plan_json):
-        raise PlanChangedError(
-            f"Expected a planned release of cohort {request.cohort!r}, got {request.asset} with "
-            f"an event that is not in the plan. {remedy}"
+        raise _plan_changed(
+            account,
+            terms,
+            f"a planned release, got {request.asset} with an event that is not in the plan",
         )
     return plan_json
+
+
+def _plan_changed(account: CohortAccount, terms: BudgetTerms, expected: str) -> PlanChangedError:
+    """Says what a steward whose plan changed can do, and what it would cost to leave the plan."""
+    counted = account.spent.filter_epsilon(terms.delta, terms.epsilon)
+    price = f"counts ε={rounded_up(counted, '.2f')} of {rounded_down(terms.epsilon, '.2f')}"
+    leave = f", or set `accountant: zcdp`, which {price} for what was charged so far."
+    if counted > terms.epsilon:
+        leave = f": `accountant: zcdp` {price} for what was charged, and admits nothing more."
+    return PlanChangedError(
+        f"Expected {expected}, for cohort {account.cohort!r}. Restore methods, settings, declared "
+        f"records and budget as they were{leave}"
+    )
