@@ -6,7 +6,7 @@ import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets.launch import first_run_refusal
+from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import FIELDS, written
@@ -57,7 +57,8 @@ def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, perso
 
     def refusal(changes):
         spec = parse_dataset_file(written(file, changes))[0][0].spec
-        return first_run_refusal(spec, plan_dataset(spec), PrivacyLedger().open())
+        plan = plan_dataset(spec)
+        return refusal_of(spec, plan, plan.parts, PrivacyLedger().open(), "1")
 
     person("ann")
     said("key")

@@ -30,7 +30,7 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import purge_finished, shown_partition
-from dpsynth_assets.orchestration.assets.launch import pending_refusal, run_tags
+from dpsynth_assets.orchestration.assets.launch import refusal_of, run_tags
 from dpsynth_assets.orchestration.instance import (
     dagster_instance,
     follow_run,
@@ -187,8 +187,9 @@ def _ask_before_paying(
 
 def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledger: Ledger) -> None:
     """Refuses a run that the ledger would refuse, before a step of it is started and fails."""
-    name = release or DEFAULT_RELEASE
-    refused = pending_refusal(spec, plan_dataset(spec), assets, name, ledger)
+    plan, name = plan_dataset(spec), release or DEFAULT_RELEASE
+    able = [part for part in plan.parts if part.plan.refusal is None]
+    refused = refusal_of(spec, plan, able, ledger, name, assets)
     if refused is not None:
         raise PrivacyError(
             f"{refused} No run was started. To run only a part of the cohort, such as releases "

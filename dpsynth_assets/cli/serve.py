@@ -14,7 +14,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from dpsynth_assets.serving.artifacts import Artifact, Cohort
+    from dpsynth_assets.serving.artifacts import Artifact
 
 TOKEN = "DPSYNTH_SERVE_TOKEN"
 CACHE_GIB = 2.0
@@ -67,7 +67,7 @@ def serve(  # noqa: PLR0913 - one option a setting
     canaries = _canaries(spec)
     with ExitStack() as opened:
         served = {}
-        for artifact in _artifacts(_cohort(spec, engine), method, accept=accept_ex_post):
+        for artifact in _artifacts(spec, engine, method, accept=accept_ex_post):
             try:
                 source = opened.enter_context(artifact.open())
             except EngineError as problem:  # Opened on public and released files alone.
@@ -88,8 +88,14 @@ def serve(  # noqa: PLR0913 - one option a setting
             RowServer(app, queue, **address).run()
 
 
-def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
-    """The cohort with its ledger, store and public artifacts, and the engine that shall serve."""
+def _artifacts(
+    spec: PrivateDatasetSpec, engine: Engine, methods: list[str] | None, *, accept: bool
+) -> "list[Artifact]":
+    """Releases that rows are written from; those that were named, or all there are.
+
+    Raises:
+        PrivacyError: A named one cannot be served, or there is none.
+    """
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.keys import public_key
     from dpsynth_assets.orchestration.resources.stores import (
@@ -98,35 +104,21 @@ def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
         stored_value,
     )
     from dpsynth_assets.run.runner import Runner
-    from dpsynth_assets.serving.artifacts import Cohort
+    from dpsynth_assets.serving.artifacts import Artifact
 
     plan = plan_dataset(_with_engine(spec, engine))
-    return Cohort(
-        runner=Runner(plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore()),
-        value=lambda name: stored_value(public_key(spec.public_data, name)),
-    )
-
-
-def _artifacts(cohort: "Cohort", methods: list[str] | None, *, accept: bool) -> "list[Artifact]":
-    """Releases that rows are written from; those that were named, or all there are.
-
-    Raises:
-        PrivacyError: A named one cannot be served, or there is none.
-    """
+    runner = Runner(plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore())
+    value = lambda name: stored_value(public_key(spec.public_data, name))  # noqa: E731
     found, problems = [], []
-    for planned in [
-        find_method(cohort.runner.plan, each) for each in methods or []
-    ] or cohort.runner.plan.methods:
+    for planned in [find_method(plan, each) for each in methods or []] or plan.methods:
         try:
-            found.append(cohort.artifact(planned, accept_ex_post=accept))
+            found.append(Artifact.of(runner, value, planned, accept_ex_post=accept))
         except PrivacyError as problem:
             if methods:
                 raise
             problems.append(str(problem))
     if not found:
-        raise PrivacyError(
-            " ".join(problems) or f"{cohort.runner.plan.spec.name} declares no method."
-        )
+        raise PrivacyError(" ".join(problems) or f"{spec.name} declares no method.")
     return found
 
 

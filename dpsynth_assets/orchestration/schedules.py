@@ -24,7 +24,7 @@ from dpsynth_assets.orchestration.assets.keys import (
     public_group,
     register_partitions,
 )
-from dpsynth_assets.orchestration.assets.launch import first_run_refusal, refusal_of, run_tags
+from dpsynth_assets.orchestration.assets.launch import refusal_of, run_tags
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
@@ -124,7 +124,8 @@ def _admitted(candidates: Sequence[CohortSpec], book: Ledger) -> tuple[list[Coho
     for cohort in candidates:
         if len(chosen) == FIRST_RUNS_A_TICK:
             break
-        refusal = first_run_refusal(cohort, plan_dataset(cohort), book)
+        plan = plan_dataset(cohort)
+        refusal = refusal_of(cohort, plan, plan.parts, book, DEFAULT_RELEASE)
         if refusal is None:
             chosen.append(cohort)
         else:
@@ -285,11 +286,9 @@ class _Tick:
         release = open_release(book, spec.account, paid if cohort is None else all_paid)
         never_charged = release == DEFAULT_RELEASE or book.account(spec.account) is None
         if release is None:
-            refusal = (
-                first_run_refusal(spec, plan, book)
-                if cohort is not None and never_charged
-                else refusal_of(spec, plan, chosen, book, self.name)
-            )
+            first = cohort is not None and never_charged
+            parts, name = (plan.parts, DEFAULT_RELEASE) if first else (chosen, self.name)
+            refusal = refusal_of(spec, plan, parts, book, name)
             if refusal is not None:
                 return dg.SkipReason(_told(spec, refusal, rounds))
         if cohort is not None and never_charged:

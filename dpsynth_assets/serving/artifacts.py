@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from dpsynth_assets.exports.package import last_release, refuse_refuted
 from dpsynth_assets.methods.audits import results_behind
@@ -22,18 +22,30 @@ from dpsynth_assets.run.runner import Opened, Reads, Runner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cohort:
-    """A cohort whose releases are served.
+class Artifact:
+    """A release that rows are written from.
 
     Attributes:
-        runner: Opens its releases; its ledger gets one line a day and artifact.
+        runner: Opens the cohort's releases; its ledger gets one line a day and artifact.
         value: Reads a public artifact of the cohort's base by its name.
+        planned: The method.
+        charge: The charge of its last paid stage.
     """
 
     runner: Runner
     value: Callable[[str], Any]
+    planned: PlannedMethod
+    charge: LedgerEntry
 
-    def artifact(self, planned: PlannedMethod, *, accept_ex_post: bool = False) -> "Artifact":
+    @classmethod
+    def of(
+        cls,
+        runner: Runner,
+        value: Callable[[str], Any],
+        planned: PlannedMethod,
+        *,
+        accept_ex_post: bool = False,
+    ) -> Self:
         """Finds the last release of a method that rows can be written from.
 
         Raises:
@@ -41,7 +53,7 @@ class Cohort:
                 ledger sealed, or an attack refuted its claim, or it is ex-post and that
                 was not accepted.
         """
-        spec, ledger = self.runner.plan.spec, self.runner.ledger
+        spec, ledger = runner.plan.spec, runner.ledger
         name = f"{spec.name}/{planned.folder}"
         paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]
         if planned.method.open_rows is None or not paid:
@@ -49,35 +61,15 @@ class Cohort:
                 f"Expected a method whose release writes rows on demand, got {name}: its rows are "
                 "themselves the release. `dpsynth export` packs them."
             )
-        charge = last_release(ledger, self.runner.store, f"{name}/{paid[-1]}", spec.account)
+        charge = last_release(ledger, runner.store, f"{name}/{paid[-1]}", spec.account)
         refuse_refuted(ledger.entries(), charge.reservation)
-        found = Artifact(cohort=self, planned=planned, charge=charge)
+        found = cls(runner=runner, value=value, planned=planned, charge=charge)
         if not accept_ex_post and found.guarantee is not GuaranteeType.DP:
             raise PrivacyError(
                 f"Expected an (ε, δ)-DP release to serve, got {name}, which is {found.guarantee}. "
                 "Add --accept-ex-post if its readers accept that."
             )
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """A release that rows are written from.
-
-    Attributes:
-        cohort: Whose records it was made of.
-        planned: The method.
-        charge: The charge of its last paid stage.
-    """
-
-    cohort: Cohort
-    planned: PlannedMethod
-    charge: LedgerEntry
-
-    @property
-    def runner(self) -> Runner:
-        """What opens the cohort's releases."""
-        return self.cohort.runner
 
     @property
     def name(self) -> str:
@@ -133,7 +125,7 @@ class Artifact:
             PrivacyError: A public artifact is another one than the release was made with.
         """
         node = self._node
-        public = {name: self.cohort.value(name) for name in node.step.reads}
+        public = {name: self.value(name) for name in node.step.reads}
         self._refuse_other_public(public)
         reads = Reads(public=public, charges=self._charges())
         inputs = Opened(self.runner, node, reads).inputs()

@@ -152,62 +152,38 @@ def refusal_of(
     chosen: Sequence[PlannedMethod | PlannedShared],
     ledger: Ledger,
     release: str,
+    assets: Collection[str] | None = None,
 ) -> str | None:
-    """Gives the reason why the chosen parts may not be released again; None if all may.
+    """Gives the reason why the chosen parts may not be released; None if all may.
 
     The whole round is asked for at once: two releases that fit one by one may not fit together.
-    """
-    for planned in chosen:
-        if planned.plan.refusal is not None:
-            return f"{planned.folder}: {planned.plan.refusal}"
-    requests = [r for planned in chosen for r in _requests(spec, planned, release)]
-    return _first_refusal(spec, plan, requests, ledger)
-
-
-def first_run_refusal(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> str | None:
-    """Gives the reason why a cohort may not be released first, shared histograms included."""
-    return refusal_of(spec, plan, plan.parts, ledger, "1")
-
-
-def pending_refusal(
-    spec: PrivateDatasetSpec,
-    plan: DatasetPlan,
-    assets: Collection[str],
-    release: str,
-    ledger: Ledger,
-) -> str | None:
-    """Gives the reason why a run may not pay for these assets, all together; None if it may.
 
     Args:
         spec: The cohort.
         plan: Prices of its releases.
-        assets: Keys of the paid assets that the run would be charged for.
-        release: Name of the release.
+        chosen: Methods and shared histograms.
         ledger: What was charged so far.
+        release: Name of the release.
+        assets: Keys of those of their assets that would be charged; None: all.
     """
-    asked = [each for part in plan.parts for each in _requests(spec, part, release)]
-    return _first_refusal(spec, plan, [each for each in asked if each.asset in assets], ledger)
-
-
-def _first_refusal(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, requests: list[ReleaseRequest], ledger: Ledger
-) -> str | None:
+    for planned in chosen:
+        if planned.plan.refusal is not None:
+            return f"{planned.folder}: {planned.plan.refusal}"
+    requests = [
+        stage_request(spec, planned, stage, release=release)
+        for planned in chosen
+        for stage in planned.plan.stages
+        if stage.mechanism is not None
+    ]
+    asked = [each for each in requests if assets is None or each.asset in assets]
     try:
-        for request in _joint_requests(spec, requests):
+        for request in _joint_requests(spec, asked):
             admission = ledger.preview(request, plan.budget, plan.releases)
             if not admission.admitted:
                 return admission.refusal
     except PrivacyError as refusal:
         return str(refusal)
     return None
-
-
-def _requests(
-    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, release: str
-) -> list[ReleaseRequest]:
-    """Asks for what one method, or shared histogram, would charge, stage by stage."""
-    paid = (stage for stage in planned.plan.stages if stage.mechanism is not None)
-    return [stage_request(spec, planned, stage, release=release) for stage in paid]
 
 
 def _joint_requests(

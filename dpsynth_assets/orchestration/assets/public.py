@@ -5,7 +5,7 @@ None of them touches private data. A base is shared by every dataset that names 
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 import numpy as np
@@ -14,7 +14,12 @@ import polars as pl
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.inputs import silent
-from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, TEXT_EMBEDDER
+from dpsynth_assets.methods.work import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    TEXT_EMBEDDER,
+    RunModel,
+)
 from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references
 from dpsynth_assets.orchestration.resources.model_pool import model_step
@@ -26,150 +31,82 @@ from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 SHOWN_TOPICS = 20
 
-Shown = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
-"""Metadata of an artifact and of those that it was made from, by name."""
+
+class _Artifact(NamedTuple):
+    """What an artifact of a base is, and how it is shown.
+
+    Attributes:
+        doing: What its step does, for progress and for a failure.
+        code: Dotted name of the function or class that makes it.
+        kinds: Kinds that the web UI shows.
+        declared: Fields of the base that it is a function of.
+        description: What it is.
+        shown: Metadata, from itself and, by name, `spec` and what it was made from.
+        models: Models that its step computes with; None: the step waits for no pool.
+    """
+
+    doing: str
+    code: str
+    kinds: set[str]
+    declared: tuple[str, ...]
+    description: str
+    shown: Callable[..., Mapping[str, Any]]
+    models: tuple[RunModel, ...] | None = None
 
 
 def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
     """What every method reads; without a source the base's language model writes its corpus."""
-    return dg.Definitions(
-        assets=[
-            _public_corpus(spec),
-            _text_embedder(spec),
-            _public_embeddings(spec),
-            _public_clusters(spec),
-            _language_model(spec),
-        ]
-    )
+    corpus = _INVENTED if spec.invents_documents else _READ
+    found = {"public_corpus": corpus, **_FOR_ALL}
+    return dg.Definitions(assets=[_asset(spec, *each) for each in found.items()])
 
 
 def generation_definitions(spec: PublicDataSpec) -> dg.Definitions:
     """What conditional generation reads: topic model and generator."""
-    return dg.Definitions(assets=[_topic_model(spec), _conditional_generator(spec)])
+    trains = spec.conditional_generator.pairs is not None
+    generator = _GENERATOR._replace(models=(CONDITIONAL_GENERATOR,) if trains else None)
+    found = {"topic_model": _TOPICS, "conditional_generator": generator}
+    return dg.Definitions(assets=[_asset(spec, *each) for each in found.items()])
 
 
-def _asset(
-    spec: PublicDataSpec,
-    artifact: str,
-    title: str,
-    shown: Shown,
-    *,
-    code: str,
-    kinds: set[str],
-    version: tuple[Any, ...],
-    description: str,
-    progress: str | None = None,
-    step: Mapping[str, Any] | None = None,
-) -> dg.AssetsDefinition:
-    """One artifact; `title` says in a failure what its step did, `progress` while it does it."""
+def _asset(spec: PublicDataSpec, name: str, artifact: _Artifact) -> dg.AssetsDefinition:
+    title = f"{artifact.doing} of public base {spec.name!r}"
 
     @dg.asset(
-        key=public_key(spec.name, artifact),
+        key=public_key(spec.name, name),
         group_name=public_group(spec.name),
         tags={PRIVACY: PUBLIC},
-        metadata=code_references(code),
-        ins=public_ins(spec.name, *artifacts_read(spec, artifact)),
-        kinds=kinds,
-        code_version=version_of(*version),
-        description=description,
+        metadata=code_references(artifact.code),
+        ins=public_ins(spec.name, *artifacts_read(spec, name)),
+        kinds=artifact.kinds,
+        code_version=version_of(name, *(getattr(spec, field) for field in artifact.declared)),
+        description=artifact.description,
         required_resource_keys={"models", "progress"},
-        **(step or {}),
+        **({} if artifact.models is None else model_step(spec, *artifact.models)),
     )
     @public_section(title)
     def made(context: dg.AssetExecutionContext, **read: Any) -> dg.Output[Any]:
         given = context.resources
-        report = given.progress.start(context, progress) if progress else silent
-        value = made_artifact(spec, artifact, read, given.models, report)
-        return dg.Output(value, metadata=shown(value, read))
+        report = given.progress.start(context, title) if artifact.models else silent
+        value = made_artifact(spec, name, read, given.models, report)
+        return dg.Output(value, metadata=artifact.shown(value, spec=spec, **read))
 
     return made
 
 
-def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    if spec.invents_documents:
-        return _asset(
-            spec,
-            "public_corpus",
-            f"Inventing documents of public base {spec.name!r}",
-            _shown_documents,
-            code="dpsynth_assets.public_base.invented.invent_documents",
-            kinds={"pytorch", "polars", "parquet"},
-            version=("invented corpus", spec.domain, spec.invented, spec.max_documents),
-            description=(
-                "Public documents (text, label) that the language model wrote from the domain and "
-                "the kinds of text the base declares, ε = 0. Clusters, topics and first "
-                "populations then resemble such texts."
-            ),
-            progress=f"Inventing documents of public base {spec.name}",
-            step=model_step(spec, LANGUAGE_MODEL),
-        )
-    return _asset(
-        spec,
-        "public_corpus",
-        f"Reading public base {spec.name!r}",
-        _shown_documents,
-        code="dpsynth_assets.records.reading.read_public_records",
-        kinds={"polars", "parquet"},
-        version=("corpus", spec.source, spec.max_documents),
-        description="Public documents (text, label) that clusters and topics are made of.",
-    )
-
-
-def _shown_documents(documents: pl.DataFrame, _: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_documents(documents: pl.DataFrame, **_: Any) -> dict[str, Any]:
     """The number of documents and the first of them."""
     sample = documents.head(5).select("label", pl.col("text").str.slice(0, 160))
     preview = dg.MetadataValue.md(markdown_table(sample.columns, sample.iter_rows()))
     return {"dagster/row_count": documents.height, "dpsynth/preview": preview}
 
 
-def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    return _asset(
-        spec,
-        "text_embedder",
-        "Loading the text embedder",
-        lambda manifest, _: {k: v for k, v in manifest.items() if v is not None},
-        code="dpsynth_assets.models.text_embedder.TextEmbedder",
-        kinds={"pytorch"},
-        version=("embedder", spec.text_embedder),
-        description="The sentence embedder that every stage of this base shares.",
-    )
-
-
-def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    return _asset(
-        spec,
-        "public_embeddings",
-        "Embedding public documents",
-        lambda made, _: {"rows": made.shape[0], "dimension": made.shape[1]},
-        code="dpsynth_assets.models.text_embedder.TextEmbedder",
-        kinds={"pytorch", "numpy"},
-        version=("embeddings", spec.text_embedder),
-        description="Embeddings of the public corpus, float32 (N, d), unit length.",
-        progress="Embedding public documents",
-        step=model_step(spec, TEXT_EMBEDDER),
-    )
-
-
-def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    return _asset(
-        spec,
-        "public_clusters",
-        "Clustering public documents",
-        _shown_clusters,
-        code="dpsynth_assets.clustering.fit_centers",
-        kinds={"faiss", "numpy"},
-        version=("clusters", spec.clusters),
-        description=(
-            "Centres of k-means over public embeddings, float32 (K, d), unit length "
-            "(Amin et al. 2025, Section 4.1, public centers)."
-        ),
-    )
-
-
-def _shown_clusters(centers: np.ndarray, read: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_clusters(
+    centers: np.ndarray, *, public_embeddings: np.ndarray, **_: Any
+) -> dict[str, Any]:
     from dpsynth_assets.clustering import nearest_center
 
-    sizes = np.bincount(nearest_center(read["public_embeddings"], centers), minlength=len(centers))
+    sizes = np.bincount(nearest_center(public_embeddings, centers), minlength=len(centers))
     return {
         "clusters": len(centers),
         "smallest_public_cluster": int(sizes.min()),
@@ -177,48 +114,13 @@ def _shown_clusters(centers: np.ndarray, read: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    return _asset(
-        spec,
-        "public_language_model",
-        "Opening the public language model",
-        lambda made, read: {**_shown_model(made, read), "tuning": tuning_of(spec, made)},
-        code="dpsynth_assets.models.smollm2.write_smollm2",
-        kinds={"pytorch", "huggingface"},
-        version=("language model", spec.language_model),
-        description=(
-            "The generator behind private prediction: SmolLM2 from its Python package, or a model "
-            "of the hub or a folder."
-        ),
-        step=model_step(spec),
-    )
-
-
-def _shown_model(manifest: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_model(manifest: Mapping[str, Any], **_: Any) -> dict[str, Any]:
     """Where the model lies."""
     path = str(manifest["path"])
     return {"model": dg.MetadataValue.path(path) if Path(path).is_absolute() else path}
 
 
-def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    return _asset(
-        spec,
-        "topic_model",
-        "Fitting the topic model",
-        _shown_topics,
-        code="dpsynth_assets.models.topic_model.fitting.fit_topic_model",
-        kinds={"hdbscan", "numpy"},
-        version=("topic model", spec.topic_model),
-        description=(
-            "Topics of the public corpus, each with ten keywords, and a bin for documents of no "
-            "topic (Tan et al. 2025, Section 3.2)."
-        ),
-        progress=f"Topics of public base {spec.name}",
-        step=model_step(spec, TEXT_EMBEDDER),
-    )
-
-
-def _shown_topics(manifest: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_topics(manifest: Mapping[str, Any], **_: Any) -> dict[str, Any]:
     topics = OpenedModels().topic_model(manifest)
     table = markdown_table(
         ("topic", "keywords"), enumerate(map(", ".join, topics.keywords[:SHOWN_TOPICS]))
@@ -230,21 +132,80 @@ def _shown_topics(manifest: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str
     }
 
 
-def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    trains = spec.conditional_generator.pairs is not None
-    return _asset(
-        spec,
-        "conditional_generator",
-        "Making the conditional generator",
-        _shown_model,
-        code="dpsynth_assets.models.conditional_generator.generator.load_conditional_generator",
-        kinds={"pytorch", "huggingface"},
-        version=("conditional generator", spec.conditional_generator),
-        description=(
-            "The model that writes a document from its aspects (keywords, type): weights that "
-            "the base names, trained further on pairs where it names some, or its language model. "
-            "Fine-tuning starts from it."
-        ),
-        progress=f"Training the generator of public base {spec.name}" if trains else None,
-        step=model_step(spec, CONDITIONAL_GENERATOR) if trains else None,
-    )
+_INVENTED = _Artifact(
+    "Inventing documents",
+    "dpsynth_assets.public_base.invented.invent_documents",
+    {"pytorch", "polars", "parquet"},
+    ("domain", "invented", "max_documents"),
+    "Public documents (text, label) that the language model wrote from the domain and the kinds of "
+    "text the base declares, ε = 0. Clusters, topics and first populations then resemble such "
+    "texts.",
+    _shown_documents,
+    (LANGUAGE_MODEL,),
+)
+_READ = _Artifact(
+    "Reading documents",
+    "dpsynth_assets.records.reading.read_public_records",
+    {"polars", "parquet"},
+    ("source", "max_documents"),
+    "Public documents (text, label) that clusters and topics are made of.",
+    _shown_documents,
+)
+_FOR_ALL = {
+    "text_embedder": _Artifact(
+        "Loading the text embedder",
+        "dpsynth_assets.models.text_embedder.TextEmbedder",
+        {"pytorch"},
+        ("text_embedder",),
+        "The sentence embedder that every stage of this base shares.",
+        lambda manifest, **_: {k: v for k, v in manifest.items() if v is not None},
+    ),
+    "public_embeddings": _Artifact(
+        "Embedding the documents",
+        "dpsynth_assets.models.text_embedder.TextEmbedder",
+        {"pytorch", "numpy"},
+        ("text_embedder",),
+        "Embeddings of the public corpus, float32 (N, d), unit length.",
+        lambda made, **_: {"rows": made.shape[0], "dimension": made.shape[1]},
+        (TEXT_EMBEDDER,),
+    ),
+    "public_clusters": _Artifact(
+        "Clustering the documents",
+        "dpsynth_assets.clustering.fit_centers",
+        {"faiss", "numpy"},
+        ("clusters",),
+        "Centres of k-means over public embeddings, float32 (K, d), unit length (Amin et al. 2025, "
+        "Section 4.1, public centers).",
+        _shown_clusters,
+    ),
+    "public_language_model": _Artifact(
+        "Opening the language model",
+        "dpsynth_assets.models.smollm2.write_smollm2",
+        {"pytorch", "huggingface"},
+        ("language_model",),
+        "The generator behind private prediction: SmolLM2 from its Python package, or a model of "
+        "the hub or a folder.",
+        lambda made, *, spec, **_: {**_shown_model(made), "tuning": tuning_of(spec, made)},
+        (),
+    ),
+}
+_TOPICS = _Artifact(
+    "Fitting the topic model",
+    "dpsynth_assets.models.topic_model.fitting.fit_topic_model",
+    {"hdbscan", "numpy"},
+    ("topic_model",),
+    "Topics of the public corpus, each with ten keywords, and a bin for documents of no topic (Tan "
+    "et al. 2025, Section 3.2).",
+    _shown_topics,
+    (TEXT_EMBEDDER,),
+)
+_GENERATOR = _Artifact(
+    "Making the conditional generator",
+    "dpsynth_assets.models.conditional_generator.generator.load_conditional_generator",
+    {"pytorch", "huggingface"},
+    ("conditional_generator",),
+    "The model that writes a document from its aspects (keywords, type): weights that the base "
+    "names, trained further on pairs where it names some, or its language model. Fine-tuning "
+    "starts from it.",
+    _shown_model,
+)
