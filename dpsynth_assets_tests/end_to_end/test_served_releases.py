@@ -158,9 +158,10 @@ def test_a_method_without_a_generator_exports_none(house, tmp_path):
         package_of(house, "downstream_fine_tuning", tmp_path / "x")
 
 
-def cohort_of(house, spec=None):
-    """The finished cohort as `dpsynth serve` opens it."""
-    return serve._cohort(spec or house.spec, "declared")
+def artifact_of(spec, method):
+    """What `dpsynth serve` opens of a finished cohort."""
+    (found,) = serve._artifacts(spec, "declared", [method], accept=False)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -171,8 +172,7 @@ def cohort_of(house, spec=None):
     ],
 )
 def test_what_is_served_writes_rows_of_the_label_under_a_line_without_any_cost(house, method, paid):
-    before, cohort = spent(), cohort_of(house)
-    artifact = cohort.artifact(cohort.runner.plan.method(method))
+    before, artifact = spent(), artifact_of(house.spec, method)
     with artifact.open() as source:
         assert source.labels == ("billing", "delivery")
         rows = source.write([0, 1, 1], RowSampling(max_new_tokens=12), 1)
@@ -191,22 +191,19 @@ def test_what_is_served_writes_rows_of_the_label_under_a_line_without_any_cost(h
 
 
 def test_a_generator_whose_files_were_altered_is_not_served(house):
-    cohort = cohort_of(house)
-    charge = cohort.artifact(cohort.runner.plan.method("ctcl")).charge
+    charge = artifact_of(house.spec, "ctcl").charge
     (weights,) = ReleaseStore().files(charge.reservation).glob("*.safetensors")
     original = weights.read_bytes()
     weights.write_bytes(original + b"x")
     with pytest.raises(PrivacyError, match="altered"):
-        cohort.artifact(cohort.runner.plan.method("ctcl"))
+        artifact_of(house.spec, "ctcl")
     weights.write_bytes(original)
 
 
 def test_what_was_not_released_or_writes_no_rows_is_not_served(house):
-    cohort = cohort_of(house)
     with pytest.raises(PrivacyError, match="writes rows on demand"):
-        cohort.artifact(cohort.runner.plan.method("downstream_fine_tuning"))
+        artifact_of(house.spec, "downstream_fine_tuning")
     entries = house.spec.methods
     other = [entries[0].model_copy(update={"name": "never"}), *entries[1:]]
-    unreleased = cohort_of(house, house.spec.model_copy(update={"methods": other}))
     with pytest.raises(PrivacyError, match="notes/never/finetuned_generator, got none"):
-        unreleased.artifact(unreleased.runner.plan.method("never"))
+        artifact_of(house.spec.model_copy(update={"methods": other}), "never")
