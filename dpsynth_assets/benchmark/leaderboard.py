@@ -20,6 +20,7 @@ from dpsynth_assets.metrics.comparison import (
     better_by,
     interval_rule,
     shares,
+    smallest_decided,
 )
 from dpsynth_assets.metrics.metric import RESAMPLES, Estimate
 from dpsynth_assets.metrics.registry import benchmarked, compared, leading
@@ -236,19 +237,23 @@ def _verdicts(
     largest = max((key[3] for key in own), default=0)
     ends = {key[1]: line for key, line in own.items() if key[2] is None}
     whole = [key for key in own if key[2] is not None and key[3] == largest]
-    better = {
-        f"{largest} records" + ("" if budget is None else f", ε = {budget:g}"): better_by(
+    tables = {
+        f"{largest} records" + ("" if budget is None else f", ε = {budget:g}"): (
             ends | {key[1]: own[key] for key in whole if key[2] == budget}
         )
         for budget in dict.fromkeys(key[2] for key in whole) or [None]
     }
     roles = [role if role in ends else None for role in (FLOOR, CEILING)]
     seeds = min((len(grouped[key]) for key in own if key[2] is not None), default=1)
-    table = Compared(ends, *roles)
-    notes = [told for metric in compared().values() for told in table.without_gap(metric)]
+    references = Compared(ends, *roles)
+    notes = [told for metric in compared().values() for told in references.without_gap(metric)]
     return {
-        "better": better,
-        "notes": [*notes, interval_rule("seeds and rows" if seeds > 1 else "rows")],
+        "better": {title: better_by(table) for title, table in tables.items()},
+        "notes": [
+            *notes,
+            interval_rule("seeds and rows" if seeds > 1 else "rows"),
+            smallest_decided(tables.values()),
+        ],
     }
 
 

@@ -7,9 +7,10 @@ and says so. Intervals are of one comparison each; they are not widened for the 
 **Privacy** As private as the scores that are compared.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,9 @@ from dpsynth_assets.metrics.registry import compared, registered
 
 _MOST_NAMED = 4
 """Undecided pairs that a sentence names; of more it says that they are all others."""
+
+POWER = 0.8
+"""Probability with which a difference is to be decided."""
 
 Verdict = Literal["better", "worse", "undecided"]
 Estimates = Mapping[str, Estimate]
@@ -141,6 +145,28 @@ def better_by(corpora: Mapping[str, Estimates]) -> dict[str, dict[str, list[str]
             if pair.verdict == "better":
                 better.setdefault(pair.second, []).append(metric.title)
     return found
+
+
+def smallest_decided(tables: Iterable[Mapping[str, Estimates]]) -> str:
+    """Says how large a difference has to be for a comparison of this size to decide it.
+
+    A true difference of d is decided with probability `POWER` where d is at least z(.975) + z(.80)
+    standard errors of a difference; the median over the pairs of all tables stands for these.
+    """
+    law, told, known = NormalDist(), [], [*tables]
+    errors = law.inv_cdf((1.0 + COVERAGE) / 2.0) + law.inv_cdf(POWER)
+    for name, metric in compared().items():
+        pairs = [pair for corpora in known for pair in compare_all(name, corpora)]
+        if pairs:
+            wide = np.median([pair.high - pair.low for pair in pairs])
+            standard_error = wide / (2.0 * law.inv_cdf((1.0 + COVERAGE) / 2.0))
+            told.append(f"{metric.title} {errors * standard_error:{metric.form}}")
+    if not told:
+        return ""
+    return (
+        f"With this many rows and seeds, a true difference of {', '.join(told)} is decided "
+        f"{POWER:.0%} of the time; half of it needs four times as many."
+    )
 
 
 def interval_rule(resampled: str) -> str:

@@ -8,6 +8,7 @@ from dpsynth_assets.metrics.comparison import (
     gap_closed,
     gap_fields,
     interval_rule,
+    smallest_decided,
 )
 from dpsynth_assets.metrics.metric import Estimate, interval, resampled_counts
 
@@ -58,6 +59,19 @@ def test_one_distribution_is_called_different_one_time_in_twenty():
         ]
         wrong += compare("mauve", ("a", pair[0]), ("b", pair[1])).verdict != "undecided"
     assert 3 <= wrong <= 32  # 15 expected.
+
+
+def test_the_difference_that_is_said_to_be_decided_is_decided_four_times_in_five():
+    generator = np.random.default_rng(2)
+    spread = [Estimate.around(0.5, 0.01 * generator.normal(size=4000)) for _ in range(2)]
+    told = smallest_decided([{"a": {"mauve": spread[0]}, "b": {"mauve": spread[1]}}])
+    (difference,) = (float(word) for word in told.split() if word.startswith("0.0"))
+    decided = 0
+    for _ in range(400):
+        shift = difference + 0.01 * generator.normal() - 0.01 * generator.normal()
+        first = Estimate.around(0.5 + shift, spread[0].draws - spread[0].value)
+        decided += compare("mauve", ("a", first), ("b", spread[1])).verdict == "better"
+    assert 288 <= decided <= 352  # 320 expected.
 
 
 def test_pairs_are_ordered_with_the_better_one_first():
