@@ -56,6 +56,8 @@ REFUSED = [
         "names among mean_uniform, got absent",
     ),
     ({"columns": {"labels": ["stars"]}}, "public values of label column 'stars'"),
+    ({"columns": {"text": "body", "labels": ["text"]}}, "a name other than"),
+    ({"columns": {"labels": ["dpsynth_id"]}}, "a name other than"),
     ({"public_facts": {"labels": {"stars": [1]}}}, "columns.labels"),
     ({"privacy_unit": {"column": "customer"}}, "bound on the records"),
     ({"privacy_unit": {"max_records": 2}}, "1, since the unit is one record"),

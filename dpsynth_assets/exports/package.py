@@ -22,7 +22,12 @@ from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, TreeHead, leads_to, proven
 from dpsynth_assets.privacy.ledger.schema import RECOVERY, RESERVE
 from dpsynth_assets.releases.published_rows import published_problems
-from dpsynth_assets.releases.store import StoredReleases, problem_behind, sealed_release
+from dpsynth_assets.releases.store import (
+    StoredReleases,
+    last_charge,
+    problem_behind,
+    sealed_release,
+)
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.cards import (
     CARD_FILE,
@@ -302,17 +307,11 @@ def last_release(ledger: Ledger, store: StoredReleases, asset: str, account: str
     Raises:
         PrivacyError: It was never released, or the store holds other files.
     """
-    graph = ledger.provenance()
-    found = [
-        each
-        for each in graph.charges.values()
-        if each.asset == asset and each.cohort == account and ledger.sealed_digest(each.reservation)
-    ]
-    if not found:
+    if (last := last_charge(ledger, asset, account)) is None:
         raise PrivacyError(f"Expected a release of {asset}, got none. Materialise it first.")
-    last = max(found, key=lambda each: each.seq)
     sealed_release(ledger, store, last.reservation, asset)
-    if (problem := problem_behind(last.reservation, graph, ledger, store)) is not None:
+    problem = problem_behind(last.reservation, ledger.provenance(), ledger, store)
+    if problem is not None:
         raise PrivacyError(problem)
     return last
 

@@ -7,7 +7,6 @@ What the proof cannot show: that the head is one the owner stands by (compare it
 was published), and that no other entry of the cohort was left out of the ledger.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,14 @@ from dpsynth_assets.records.refusals import refuse_many_rows, refuse_unpacked_by
 from dpsynth_assets.records.sources import bytes_of_text
 from dpsynth_assets.releases.published_rows import candidate_behind
 from dpsynth_assets.releases.store import FILES, ROWS, files_digest, rows_digest
-from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
+from dpsynth_assets.report.cards import (
+    CARD_FILE,
+    LABEL_FILE,
+    UNREADABLE_LABEL,
+    HubFacts,
+    differing_sections,
+    read_label,
+)
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 
 _TEXTS = {PROOF_FILE, LABEL_FILE, CARD_FILE, PROMPTS_FILE}
@@ -88,7 +94,7 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
         problems += _file_problems(folder, proof.package)
         label = _label(folder)
         if label is None:
-            problems.append(f"{LABEL_FILE}: expected a privacy label, got none that can be read.")
+            problems.append(UNREADABLE_LABEL)
         elif not problems:
             problems = _label_problems(folder, label, proof)
     except Exception as error:  # noqa: BLE001 - a forged entry may break any reader
@@ -131,19 +137,13 @@ def _odd_files(folder: Path) -> Iterator[str]:
 
 def _label(folder: Path) -> dict[str, Any] | None:
     try:
-        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text("utf-8"))
-        _ = (
-            label["subject"]["kind"],
-            label["subject"]["reservation"],
-            label["cohort"],
-            label["audits"],
-        )
-        last, head = label["cohort"]["as_of_entry"], label["cohort"]["ledger_head"]
-        if type(last) is not int or not (head is None or _DIGEST.fullmatch(head)):
+        if (label := read_label(folder)) is None:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+        last, head = label["cohort"]["as_of_entry"], label["cohort"]["ledger_head"]
+        _ = label["subject"]["reservation"]
+        return label if type(last) is int and (head is None or _DIGEST.fullmatch(head)) else None
+    except (KeyError, TypeError):
         return None
-    return label
 
 
 def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
@@ -175,7 +175,7 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
         return [f"{PROOF_FILE}: {problem}"]
     problems = [
         f"{LABEL_FILE}: {name} differs from what the entries of the proof say."
-        for name in _different(label, recomputed)
+        for name in differing_sections(label, recomputed, _OF_THE_WHOLE_LEDGER)
     ]
     hub = HubFacts(**proof.package.parameters["card"])
     return [
@@ -247,14 +247,3 @@ def _expect_all_inputs(entries: Sequence[LedgerEntry], reservation: str) -> None
     graph = ChargeGraph(entries)
     if lost := [name for name in graph.behind(reservation) if name not in graph.charges]:
         raise PrivacyError(f"expected the charge {lost[0]}, which the release names, got none.")
-
-
-def _different(label: dict[str, Any], recomputed: dict[str, Any]) -> list[str]:
-    """Names of the sections that differ, but for what only the whole ledger says."""
-    shown, computed = _comparable(label), _comparable(json.loads(json.dumps(recomputed)))
-    return sorted(n for n in {*shown, *computed} if shown.get(n) != computed.get(n))
-
-
-def _comparable(label: dict[str, Any]) -> dict[str, Any]:
-    cohort = {k: v for k, v in label["cohort"].items() if k not in _OF_THE_WHOLE_LEDGER}
-    return {**label, "cohort": cohort}

@@ -308,6 +308,16 @@ def sealed_release(
     return facts, rows
 
 
+def last_charge(ledger: Ledger, asset: str, account: str) -> LedgerEntry | None:
+    """The charge of the release of an asset that was committed last; None where none was."""
+    found = [
+        each
+        for each in ledger.provenance().charges.values()
+        if each.asset == asset and each.cohort == account and ledger.sealed_digest(each.reservation)
+    ]
+    return max(found, key=lambda each: each.seq, default=None)
+
+
 def refuse_altered(store: StoredReleases, reservation: str, asset: str, digest: str) -> None:
     """Refuses a stored release that is not the one the ledger has sealed.
 

@@ -6,7 +6,7 @@ stand in `cards.md.j2`.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
@@ -153,16 +153,6 @@ def _release_row(release: Mapping[str, Any]) -> tuple[Any, ...]:
 # What a card says for the Hugging Face hub beside the guarantee: licence, language, features.
 
 PIPELINE = "text-generation"
-_TYPES = {
-    "String": "string",
-    "Boolean": "bool",
-    "Int32": "int32",
-    "Int64": "int64",
-    "UInt32": "uint32",
-    "Float32": "float32",
-    "Float64": "float64",
-}
-"""Polars type -> type of Hugging Face `datasets`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +210,7 @@ def _features(rows: "pl.DataFrame", facts: HubFacts) -> list[dict[str, Any]]:
 
 def _dtype(kind: str, classes: Sequence[str] | None) -> Any:
     if not classes:
-        return _TYPES[kind]
+        return {"Boolean": "bool"}.get(kind, kind.lower())
     return {"class_label": {"names": {str(i): name for i, name in enumerate(classes)}}}
 
 
@@ -235,6 +225,7 @@ def _yaml_lines(front: Mapping[str, Any]) -> list[str]:
 LABEL_FILE = "privacy_label.json"
 CARD_FILE = "README.md"
 STATEMENT_FILE = "privacy_statement.md"
+UNREADABLE_LABEL = f"{LABEL_FILE}: expected a privacy label, got none that can be read."
 
 
 def released_folder(dataset: str, folder: str) -> Path:
@@ -289,14 +280,18 @@ def _problems(
     recomputed: Callable[[list[LedgerEntry], Label], tuple[Label, str]],
 ) -> list[str]:
     """Compares the label beside a text, and the text, with those that the ledger gives."""
-    label, problems = _read_label(text.parent)
-    if label is None or (problems := _version_problem(label)):
+    if (label := read_label(text.parent)) is None:
+        return [UNREADABLE_LABEL]
+    if problems := _version_problem(label):
         return problems
     try:
         made, expected = recomputed(_as_of(label, entries), label)
     except PrivacyError as refusal:
         return [f"{LABEL_FILE}: {refusal}"]
-    problems = _differences(label, made)
+    problems = [
+        f"{LABEL_FILE}: {name} differs from the ledger. Publish again from the ledger."
+        for name in differing_sections(label, made)
+    ]
     if (text.read_text() if text.exists() else "") != expected:
         told = "differs from what the ledger says. Publish again from the ledger."
         problems.append(f"{text.name}: {told}")
@@ -310,9 +305,8 @@ def rows_problem(folder: Path, expected: Callable[[str], pl.DataFrame | None]) -
         folder: Folder of one published corpus, whose label agrees with the ledger.
         expected: Published rows of a release, by its reservation.
     """
-    label, problems = _read_label(folder)
-    if label is None:
-        return problems
+    if (label := read_label(folder)) is None:
+        return [UNREADABLE_LABEL]
     try:
         paid = expected(str(label["subject"].get("reservation")))
     except PrivacyError as refusal:
@@ -342,14 +336,14 @@ def releases(entries: Sequence[LedgerEntry], label: dict[str, Any]) -> list[dict
     ]
 
 
-def _read_label(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    path = folder / LABEL_FILE
+def read_label(folder: Path) -> dict[str, Any] | None:
+    """The label in a folder; None where there is none that can be read."""
     try:
-        label = json.loads(path.read_text())
+        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text("utf-8"))
         _ = label["subject"]["kind"], label["cohort"]["as_of_entry"], label["audits"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None, [f"{LABEL_FILE}: expected a privacy label, got none that can be read."]
-    return label, []
+        return None
+    return label
 
 
 def _version_problem(label: dict[str, Any]) -> list[str]:
@@ -376,12 +370,18 @@ def _as_of(label: dict[str, Any], entries: Sequence[LedgerEntry]) -> list[Ledger
     return list(entries[:last])
 
 
-def _differences(label: dict[str, Any], recomputed: dict[str, Any]) -> list[str]:
-    """Names the sections of the label that the ledger contradicts."""
-    normal = json.loads(json.dumps(recomputed))
-    names = sorted({*label, *normal})
-    return [
-        f"{LABEL_FILE}: {name} differs from the ledger. Publish again from the ledger."
-        for name in names
-        if label.get(name) != normal.get(name)
+def differing_sections(
+    label: Mapping[str, Any], recomputed: Mapping[str, Any], apart: Collection[str] = ()
+) -> list[str]:
+    """Names of the sections of a label that another one contradicts.
+
+    Args:
+        label: As it was read.
+        recomputed: As the ledger gives it.
+        apart: Fields of the section `cohort` that are not compared.
+    """
+    both = [
+        {**each, "cohort": {k: v for k, v in each["cohort"].items() if k not in apart}}
+        for each in (label, json.loads(json.dumps(recomputed)))
     ]
+    return sorted(name for name in {*both[0], *both[1]} if both[0].get(name) != both[1].get(name))

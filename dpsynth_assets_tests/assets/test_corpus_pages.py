@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from pydantic import ValidationError
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.definitions import defs
@@ -90,9 +89,3 @@ def test_labels_may_be_called_like_what_is_published_beside_them():
     assert rows.select(names).rows() == [("x",) * len(names), ("y",) * len(names)]
     assert rows["dpsynth_topic"].to_list() == [0, 1]
     assert rows.columns == ["text", *names, *(f"dpsynth_{name}" for name in names)]
-
-
-@pytest.mark.parametrize("name", ["text", "dpsynth_id"])
-def test_a_label_called_like_a_column_of_published_rows_is_refused(name):
-    with pytest.raises(ValidationError, match="a name other than"):
-        labelled(name)

@@ -362,14 +362,6 @@ def test_another_request_does_not_continue_a_killed_run(ledger, store, sensitive
     assert spent(ledger) > paid
 
 
-def test_kept_passes_are_for_their_owner_only(ledger, store, sensitive):
-    private = {"documents": ["private"]}
-    killed(ledger, store, sensitive, lambda r: sensitive.passes("tickets", r).save(3, private))
-    paths = list(sensitive.base.rglob("*"))
-    assert any(path.name == "3.json" for path in paths)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in paths)
-
-
 def test_what_a_killed_run_kept_is_gone_so_another_draw_is_another_release(
     ledger, store, sensitive
 ):

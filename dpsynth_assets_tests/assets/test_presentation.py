@@ -20,7 +20,6 @@ from dpsynth_assets.privacy.ledger import CohortSpend
 
 UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")
 CATALOGUE = "plugin_component_types_json"
-BASE = "type: dpsynth_assets.components.PublicData\nattributes: {name: elsewhere}\n"
 
 
 @pytest.fixture
@@ -88,13 +87,6 @@ def test_code_that_is_not_there_is_refused():
 
 def test_opening_the_location_builds_no_catalogue_of_all_component_types():
     assert CATALOGUE not in (defs().metadata or {})
-
-
-def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path, monkeypatch):
-    (tmp_path / "base.yaml").write_text(BASE)
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
-    keys = {key.to_user_string() for key in defs().resolve_asset_graph().get_all_asset_keys()}
-    assert {"public/elsewhere/topic_model", "public/elsewhere/conditional_generator"} <= keys
 
 
 def said(guarantee, of_the_release, **changes):

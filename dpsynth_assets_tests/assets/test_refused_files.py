@@ -142,4 +142,5 @@ def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path):
     loaded = definitions_of_files([tmp_path])
     keys = {key for part in loaded.assets for key in part.keys}
     assert any(key.path[0] == PREFIX for key in keys)
-    assert any(key.path[:2] == ["public", "own_base"] for key in keys)
+    own = {key.path[-1] for key in keys if key.path[:2] == ["public", "own_base"]}
+    assert {"public_corpus", "topic_model", "conditional_generator"} <= own

@@ -1,7 +1,6 @@
 """Laws of schedules: what they ask for, when they refuse, and what a wrong file says."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -11,17 +10,14 @@ from pydantic import ValidationError
 
 from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.datasets import (
-    DatasetFileError,
     PrivateDatasetSpec,
     dataset_folders,
-    parse_dataset_file,
     standing,
 )
 from dpsynth_assets.datasets.dataset_sections import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.assets.launch import refusal_of
-from dpsynth_assets.orchestration.components.declared import file_definitions
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import signing_key
 from dpsynth_assets.privacy.events import GaussianEvent
@@ -143,12 +139,6 @@ def test_releases_that_fit_one_by_one_and_not_together_are_refused():
     assert "would overspend" in refusal_of(spec, plan, plan.methods, ledger, "r")
 
 
-def test_schedules_start_switched_off():
-    schedule = definitions_of(spec_with()).resolve_schedule_def("regenerate_letters_schedule")
-    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
-    assert schedule.execution_timezone == "UTC"
-
-
 def test_only_the_named_methods_are_made_again():
     methods = [
         {"method": "mean_uniform", "budget_share": 0.4},
@@ -193,54 +183,7 @@ def test_without_rows_the_methods_settings_decide(calibrated):
     assert not request.run_config
 
 
-def test_rows_of_methods_whose_budget_decides_are_refused():
-    spec = spec_with(schedule={"cron": "0 3 1 * *", "rows": 10})
-    with pytest.raises(DatasetFileError, match=r"schedule\.rows: expected a scheduled corpus of"):
-        file_definitions(spec, Path("letters.yaml"))
-
-
 # What a wrong file says
-
-HEAD = """\
-type: dpsynth_assets.components.PrivateDataset
-attributes:
-  name: letters
-  source: {path: letters.jsonl}
-  budget: {epsilon: 8.0, delta: 1.0e-6, %s}
-  methods: [{method: mean_uniform}]
-  schedule: {%s}
-"""
-
-
-@pytest.mark.parametrize(
-    ("budget", "schedule", "field", "words"),
-    [
-        ("rounds: 1", 'cron: "0 3 * *"', "schedule.cron", "4 fields"),
-        (
-            "rounds: 1",
-            'cron: "0 25 1 * *"',
-            "schedule.cron",
-            "0 25 1 * *, which is not a cron expression",
-        ),
-        ("rounds: 1", 'cron: "0 3 30 2 *"', "schedule.cron", "a date that no year has"),
-        (
-            "rounds: 1",
-            'cron: "0 3 1 * *", timezone: Europe/Berlon',
-            "schedule.timezone",
-            "IANA",
-        ),
-        ("rounds: 1", 'cron: "0 3 1 * *", rows: 0', "schedule.rows", "greater than or equal"),
-    ],
-)
-def test_a_wrong_schedule_or_budget_is_one_line(tmp_path, budget, schedule, field, words):
-    path = Path(tmp_path) / "letters.yaml"
-    path.write_text(HEAD % (budget, schedule))
-    files, problems = parse_dataset_file(path)
-    assert not files
-    (problem,) = problems
-    assert problem.field == field
-    assert words in str(problem)
-    assert "\n" not in str(problem)
 
 
 @pytest.mark.parametrize("zone", ["", "../etc/passwd", "Europe", "/etc/localtime", "Mars/Olympus"])
@@ -249,23 +192,20 @@ def test_a_time_zone_that_is_none_is_refused(zone):
         spec_with(schedule={"cron": "0 3 1 * *", "timezone": zone})
 
 
-def test_time_zones_reach_the_schedule():
-    spec = spec_with(schedule={"cron": "30 2 * * mon", "timezone": "Europe/Berlin"})
+@pytest.mark.parametrize(
+    ("cron", "zone"), [(["0 3 1 * *", "@weekly"], "UTC"), ("30 2 * * mon", "Europe/Berlin")]
+)
+def test_a_schedule_starts_switched_off_with_its_expressions_and_zone(cron, zone):
+    spec = spec_with(schedule={"cron": cron, "timezone": zone})
     schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
-    assert (schedule.cron_schedule, schedule.execution_timezone) == (
-        "30 2 * * mon",
-        "Europe/Berlin",
-    )
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    assert (schedule.cron_schedule, schedule.execution_timezone) == (cron, zone)
 
 
-def test_a_list_of_expressions_makes_ticks_at_any_of_them():
-    spec = spec_with(schedule={"cron": ["0 3 1 * *", "@weekly"]})
-    schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
-    assert schedule.cron_schedule == ["0 3 1 * *", "@weekly"]
-    with pytest.raises(ValidationError, match="which is not a cron expression"):
-        spec_with(schedule={"cron": ["0 3 1 * *", "0 25 * * *"]})
+@pytest.mark.parametrize("cron", ["0 3 * *", ["0 3 1 * *", "0 25 * * *"], []])
+def test_a_wrong_expression_or_none_is_refused(cron):
     with pytest.raises(ValidationError, match="cron"):
-        spec_with(schedule={"cron": []})
+        spec_with(schedule={"cron": cron})
 
 
 GOOD = ["0 3 1 * *", "1,2 0-5/2 * jan-mar mon", "@monthly", "0 3 L * *", "0 3 * * 5#1"]

@@ -62,14 +62,6 @@ def test_steps_ask_for_the_gpus_that_share_their_model(tmp_path, monkeypatch, de
     assert assets["candidate_corpus"].op.pool == "models_on_gpus"
 
 
-def test_without_a_declared_gpu_a_step_waits_in_the_pool_and_asks_for_none(tmp_path, monkeypatch):
-    monkeypatch.delenv("DPSYNTH_GPU", raising=False)
-    assets = assets_of(tmp_path, monkeypatch, engine={"kind": "vllm", "tensor_parallel_size": 4})
-    for asset in (assets["candidate_corpus"], assets["finetuned_generator"]):
-        assert asset.op.pool == "models_on_processors"
-        assert not [tag for tag in asset.op.tags if "k8s" in tag or "ray" in tag]
-
-
 @pytest.mark.parametrize("published", ["ex-post", "secret", None])
 def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, published, own_home):
     spec = private_spec(tmp_path, schedule=None)

@@ -147,11 +147,6 @@ def test_missing_records_say_what_to_materialise(tmp_path):
         store.read_internal("tickets", "source", purpose="embed records")
 
 
-def test_missing_release_says_how_to_go_on(tmp_path):
-    with pytest.raises(StoreUnavailableError, match="Restore the folder"):
-        ReleaseStore.at(str(tmp_path)).load("gone")
-
-
 def io_contexts(key):
     return dg.build_output_context(asset_key=dg.AssetKey(key)), dg.build_input_context(
         asset_key=dg.AssetKey(key), instance=dg.DagsterInstance.ephemeral()

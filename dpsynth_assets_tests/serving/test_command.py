@@ -46,7 +46,6 @@ def artifacts(monkeypatch):
     """What the command serves, without a cohort behind it."""
     found = []
     monkeypatch.setattr(command, "find_cohort", lambda name: cohort())
-    monkeypatch.setattr(command, "_cohort", lambda *_: None)
     monkeypatch.setattr(command, "_artifacts", lambda *_, accept: found)
     monkeypatch.setattr(command, "expect_free", lambda *_: None)
     monkeypatch.delenv(command.TOKEN, raising=False)

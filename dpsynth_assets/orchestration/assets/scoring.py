@@ -42,8 +42,9 @@ from dpsynth_assets.orchestration.resources.private_section import public_sectio
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.making import OpenedModels
+from dpsynth_assets.releases.store import last_charge
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import format_cell, page_address
 from dpsynth_assets.report.render import render_report
@@ -403,7 +404,7 @@ def score_models(
     """
     rows = []
     for planned, stage in _models(plan):
-        entry = _latest(ledger, spec, planned, stage)
+        entry = last_charge(ledger, f"{spec.name}/{planned.folder}/{stage}", spec.account)
         if entry is None:
             continue
         records, embeddings = store.read_for_scoring(spec.name, "held_out")
@@ -428,14 +429,3 @@ def _models(plan: DatasetPlan) -> Iterator[tuple[PlannedMethod, str]]:
     for planned in plan.methods:
         if not planned.writes_corpus:
             yield planned, planned.plan.stages[-1].name
-
-
-def _latest(
-    ledger: Ledger, spec: PrivateDatasetSpec, planned: PlannedMethod, stage: str
-) -> LedgerEntry | None:
-    """The charge of the model that was committed last."""
-    asset = f"{spec.name}/{planned.folder}/{stage}"
-    entries = [entry for entry in ledger.entries(spec.account) if entry.asset == asset]
-    committed = {entry.reservation for entry in entries if entry.kind == "commit"}
-    charges = [e for e in entries if e.kind == "reserve" and e.reservation in committed]
-    return charges[-1] if charges else None
