@@ -98,8 +98,9 @@ def made(name: str):
 
 
 def next_word():
+    from dpsynth_assets.datasets.evaluation_section import NextWordSettings
     from dpsynth_assets.models.fine_tuning.sources import CausalLoss
-    from dpsynth_assets.models.next_word_model import NextWordSettings, new_next_word_model
+    from dpsynth_assets.models.next_word_model import new_next_word_model
 
     model = new_next_word_model(NextWordSettings()).requires_grad_(True)
     return model, CausalLoss(pad_token_id=0, start_token_id=1), tokens(3000, 0, 47)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpsynth_assets.benchmark.cells import Entry
-from dpsynth_assets.models.next_word_model import NextWordSettings
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
 

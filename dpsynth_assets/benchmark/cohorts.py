@@ -16,6 +16,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import EncoderSpec, PrivateDatasetSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
@@ -33,7 +34,6 @@ from dpsynth_assets.metrics.metric import Estimate, Need, ScoredSide, Sides
 from dpsynth_assets.metrics.registry import benchmarked
 from dpsynth_assets.metrics.text import structure_scores
 from dpsynth_assets.models.language_model import LanguageModel
-from dpsynth_assets.models.next_word_model import NextWordSettings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.making import load_public_inputs
@@ -334,14 +334,13 @@ class Scorer:
         texts = rows["text"].to_list()
         features = self.embedder.embed(texts, public=True)
         corpus = ScoredSide(features=features, texts=texts, name=name)
-        next_word = None if self.next_word is None else self.next_word.model_dump()
         sides = Sides(
             corpus=corpus,
             held_out=self.held_out,
             settings=EvaluationSettings(
                 max_rows=self.rows,
                 seed=seed,
-                next_word=next_word and next_word | {"seed": seed},
+                next_word=self.next_word and self.next_word.model_copy(update={"seed": seed}),
                 encoder=self.encoder,
             ),
             labelled=False,

@@ -22,8 +22,8 @@ from dpsynth_assets.benchmark.cohorts import (
     whole_texts,
 )
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.models.next_word_model import NextWordSettings
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 

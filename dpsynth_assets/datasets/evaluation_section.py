@@ -1,7 +1,7 @@
 """The scoring of corpora in a dataset file: how many rows, which models, which constants."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -36,6 +36,48 @@ class EncoderSpec(Declaration):
     """Torch device."""
 
 
+class NextWordSettings(Declaration):
+    """Size, training and seed of the next-word model; defaults take twenty seconds on one core."""
+
+    vocabulary: int = Field(4096, ge=3000)
+    """Word pieces of BERT, most frequent first."""
+    width: int = Field(96, ge=16)
+    """Hidden width d; a multiple of 2 x `heads`."""
+    layers: int = Field(1, ge=1)
+    """Transformer layers."""
+    heads: int = Field(2, ge=1)
+    """Attention heads of a layer."""
+    feed_forward: int = Field(256, ge=16)
+    """Width of the gated feed-forward layer."""
+    max_document_tokens: int = Field(48, ge=4)
+    """Documents are cut to this, tokens."""
+    token_budget: int = Field(80_000, ge=1)
+    """Training tokens in all, repeats included."""
+    batch_tokens: int = Field(512, ge=64)
+    """Tokens of one optimizer step, about."""
+    matrix_learning_rate: float = Field(0.02, gt=0)
+    """Muon, for matrices."""
+    learning_rate: float = Field(4e-3, gt=0)
+    """AdamW, for embeddings and norms."""
+    weight_decay: float = Field(0.01, ge=0)
+    """AdamW's decay."""
+    warmup_share: float = Field(0.05, ge=0, lt=1)
+    """Share of the budget to warm up."""
+    score_texts: int = Field(1000, ge=1)
+    """Most real texts that are predicted."""
+    seed: int = 0
+    """Public seed of initial weights and of the order of text."""
+    threads: int = Field(1, ge=1)
+    """CPU threads; weights depend on it in the last bits."""
+    device: str = "cpu"
+    """Torch device."""
+
+    def refusals(self) -> Iterator[Refusal]:
+        """A width that the heads do not divide."""
+        if self.width % (2 * self.heads):
+            yield Refusal("width", f"a multiple of 2 x heads ({2 * self.heads})", "Choose one.")
+
+
 class MauveSpec(Declaration):
     """Constants of MAUVE. Scores of other constants do not compare: they are next to the score."""
 
@@ -64,9 +106,9 @@ class EvaluationSpec(Declaration):
     next_word: bool = False
     """Whether a small language model is trained on every corpus and scored by the next words of
     held-out text it gets right."""
-    next_word_settings: dict[str, Any] = Field(default_factory=dict)
+    next_word_settings: NextWordSettings = Field(default_factory=NextWordSettings)
     """Shape and training of that model."""
-    next_word_larger: dict[str, Any] | None = None
+    next_word_larger: NextWordSettings | None = None
     """Those of a second, larger one, whose accuracy is a score of its own, e.g. `{width: 192,
     layers: 3}`; none: one is trained."""
     mauve: MauveSpec = Field(default_factory=MauveSpec)
@@ -82,7 +124,8 @@ class EvaluationSpec(Declaration):
 
     def refusals(self) -> Iterator[Refusal]:
         """Settings of models that are not trained."""
-        if (self.next_word_settings or self.next_word_larger is not None) and not self.next_word:
+        told = {"next_word_settings", "next_word_larger"} & self.model_fields_set
+        if told and not self.next_word:
             expected = "true with next_word_settings or next_word_larger"
             yield Refusal("next_word", expected, "Write next_word: true, or drop them.")
 

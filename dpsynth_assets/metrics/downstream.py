@@ -7,13 +7,14 @@ model that was trained on private records by DP, without a corpus, is scored lik
 **Privacy** Real held-out text is read without noise: scores are internal, for the steward.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsynth_assets.datasets import EncoderSpec
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.metrics.metric import (
     LEAST_ROWS,
     Estimate,
@@ -28,7 +29,6 @@ from dpsynth_assets.models.classifiers import LABELS_FILE, EncoderClassifier, cl
 from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.next_word_model import (
     NextWordScores,
-    NextWordSettings,
     load_next_word_model,
     new_next_word_model,
     score_next_words,
@@ -250,9 +250,9 @@ def _scores(sides: Sides) -> NextWordScores:
     return _scored(sides, sides.settings.next_word)
 
 
-def _scored(sides: Sides, asked: Mapping[str, Any] | None) -> NextWordScores:
-    settings = NextWordSettings.model_validate(dict(asked or {}))
-    return next_word_accuracy(sides.corpus.texts, sides.held_out.texts, settings)
+def _scored(sides: Sides, settings: NextWordSettings | None) -> NextWordScores:
+    asked = settings or NextWordSettings()
+    return next_word_accuracy(sides.corpus.texts, sides.held_out.texts, asked)
 
 
 NEXT_WORD_ACCURACY = Metric(

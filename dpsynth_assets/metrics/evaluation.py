@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dpsynth_assets.attacks.overlap import MOST_UNITS, NEAR_DUPLICATE_COSINE, SPAN_WORDS
-from dpsynth_assets.datasets import EncoderSpec
+from dpsynth_assets.datasets.evaluation_section import EncoderSpec, NextWordSettings
+from dpsynth_assets.datasets.fields import Declaration
 from dpsynth_assets.metrics.embedding_distances import (
     NOT_COMPUTED,
     MauveSettings,
@@ -60,8 +61,8 @@ class EvaluationSettings:
     seed: int = 0
     resamples: int = RESAMPLES
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
-    next_word: Mapping[str, Any] | None = None
-    next_word_larger: Mapping[str, Any] | None = None
+    next_word: NextWordSettings | None = None
+    next_word_larger: NextWordSettings | None = None
     encoder: EncoderSpec | None = None
     judged: bool = False
     in_context: bool = False
@@ -74,7 +75,11 @@ class EvaluationSettings:
         return {
             **constants,
             "mauve": mauve,
-            "encoder": self.encoder and self.encoder.model_dump(mode="json"),
+            **{
+                name: value.model_dump(mode="json")
+                for name, value in constants.items()
+                if isinstance(value, Declaration)
+            },
             "span_words": SPAN_WORDS,
             "span_most_units": MOST_UNITS,
             "near_duplicate_cosine": NEAR_DUPLICATE_COSINE,

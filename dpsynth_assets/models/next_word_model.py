@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.models.language_model import IGNORED, batches_by_length, padded, token_losses
 from dpsynth_assets.models.text_embedder import packaged_model
 
@@ -114,53 +114,6 @@ def _is_reserved(piece: str) -> bool:
 
 
 SETTINGS_FILE = "next_word_settings.json"
-
-
-class NextWordSettings(BaseModel):
-    """Size, budget and seed. Defaults take under twenty seconds on one core of a small machine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    vocabulary: int = Field(4096, ge=3000)
-    """Word pieces of BERT, most frequent first."""
-    width: int = Field(96, ge=16)
-    """Hidden width d; a multiple of 2 x `heads`."""
-    layers: int = Field(1, ge=1)
-    """Transformer layers."""
-    heads: int = Field(2, ge=1)
-    """Attention heads of a layer."""
-    feed_forward: int = Field(256, ge=16)
-    """Width of the gated feed-forward layer."""
-    max_document_tokens: int = Field(48, ge=4)
-    """Documents are cut to this, tokens."""
-    token_budget: int = Field(80_000, ge=1)
-    """Training tokens in all, repeats included."""
-    batch_tokens: int = Field(512, ge=64)
-    """Tokens of one optimizer step, about."""
-    matrix_learning_rate: float = Field(0.02, gt=0)
-    """Muon, for matrices."""
-    learning_rate: float = Field(4e-3, gt=0)
-    """AdamW, for embeddings and norms."""
-    weight_decay: float = Field(0.01, ge=0)
-    """AdamW's decay."""
-    warmup_share: float = Field(0.05, ge=0, lt=1)
-    """Share of the budget to warm up."""
-    score_texts: int = Field(1000, ge=1)
-    """Most real texts that are predicted."""
-    seed: int = 0
-    """Public seed of initial weights and of the order of text."""
-    threads: int = Field(1, ge=1)
-    """CPU threads; weights depend on it in the last bits."""
-    device: str = "cpu"
-    """Torch device."""
-
-    @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> "NextWordSettings":
-        if self.width % (2 * self.heads):
-            raise ValueError(
-                f"Expected width to be a multiple of 2 x heads, got {self.width} and {self.heads}."
-            )
-        return self
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.metrics.downstream import next_word_accuracy
 from dpsynth_assets.metrics.evaluation import (
     Evaluation,
@@ -15,7 +16,6 @@ from dpsynth_assets.metrics.evaluation import (
 from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.models import next_word_model
 from dpsynth_assets.models.next_word_model import (
-    NextWordSettings,
     PublicWordPieces,
     encode_texts,
     load_next_word_model,
@@ -43,7 +43,7 @@ def test_a_corpus_like_the_real_text_teaches_more_of_its_words():
 
 def test_two_sizes_have_a_score_each():
     larger = SMALL.model_copy(update={"width": 32})
-    sizes = {"next_word": SMALL.model_dump(), "next_word_larger": larger.model_dump()}
+    sizes = {"next_word": SMALL, "next_word_larger": larger}
     blank, real = np.zeros((60, 2), np.float32), [""] * 60
     rides = ScoredSide(texts=RIDES, labels=real, features=blank)
     reference = PrivateReference(source=rides, held_out=rides)

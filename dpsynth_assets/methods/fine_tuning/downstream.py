@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
@@ -28,7 +29,6 @@ from dpsynth_assets.models.classifiers import (
 from dpsynth_assets.models.fine_tuning.adapters import merge_adapters
 from dpsynth_assets.models.fine_tuning.sources import CausalLoss, TokenExample
 from dpsynth_assets.models.next_word_model import (
-    NextWordSettings,
     PublicWordPieces,
     encode_texts,
     new_next_word_model,
