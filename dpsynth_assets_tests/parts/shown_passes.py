@@ -6,12 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.methods.private_prediction.split_batches import (
-    Part,
-    PrivateBatch,
-    RunBatches,
-    parts_of,
-)
+from dpsynth_assets.methods.private_prediction.split_batches import PrivateBatch, RunBatches
 
 
 @dataclass(frozen=True)
@@ -21,15 +16,12 @@ class Shows:
     batches: RunBatches
 
     def __call__(self, number: int, tables: Sequence[pl.DataFrame]) -> dict[str, Any]:
-        size = self.batches.declared.config.batches_per_forward
-        part = parts_of(self.batches.batches, size)[number]
-        return shown(self.batches.filled_part(part, tables))
+        return {"batches": shown(self.batches.filled_pass(number, tables))}
 
 
-def shown(part: Part[PrivateBatch]) -> dict[str, Any]:
+def shown(batches: Sequence[PrivateBatch]) -> list[Any]:
     """Contexts in their order, of which prompts are a function, and what names them."""
-    batches = [
+    return [
         [b.index, b.label, b.cluster, [list(c) for c in b.contexts], [k.hex() for k in b.keys]]
-        for b in part.batches
+        for b in batches
     ]
-    return {"batches": batches, "start": part.start}

@@ -25,11 +25,8 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
 from dpsynth_assets.methods.private_prediction.split_batches import (
-    Batch,
-    Part,
     PrivateBatch,
     RunBatches,
-    parts_of,
 )
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import Mechanism, Stage, SyntheticCorpus
@@ -66,11 +63,11 @@ class RealisedCosts:
         """Before the first draw."""
         return cls(by_batch=np.zeros(batches), by_draw=np.zeros((batches, tokens_per_batch)))
 
-    def kept(self, own: slice) -> dict[str, Any]:
+    def kept(self, own: Sequence[int]) -> dict[str, Any]:
         """JSON values of the batches of one pass, for its owner only."""
         return {"costs": self.by_batch[own].tolist(), "draw_costs": self.by_draw[own].tolist()}
 
-    def restore(self, own: slice, values: Mapping[str, Any]) -> None:
+    def restore(self, own: Sequence[int], values: Mapping[str, Any]) -> None:
         """Takes back what `kept` gave of one pass."""
         self.by_batch[own] = values["costs"]
         self.by_draw[own] = values["draw_costs"]
@@ -169,11 +166,6 @@ class Drawing:
         """The cohort's declared terms."""
         return self.method.terms
 
-    @property
-    def parts(self) -> "list[Part[Batch]]":
-        """The passes."""
-        return parts_of(self.batches.batches, self.config.batches_per_forward)
-
     @cached_property
     def drawn(self) -> BatchTokens:
         """The private tokens of its batches."""
@@ -259,13 +251,15 @@ def written_corpus(drawing: Drawing, finished: Sequence[Mapping[str, Any]]) -> S
 
 
 def draw_pass(
-    drawing: Drawing, part: Part[PrivateBatch], on_step: Callable[[], None] | None = None
+    drawing: Drawing,
+    batches: Sequence[PrivateBatch],
+    on_step: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Draws one pass; returns JSON values: documents, (private, public) tokens, and costs.
 
     Args:
         drawing: How it is drawn.
-        part: Its batches, empty ones included.
+        batches: Its batches, empty ones included.
         on_step: Told of each step.
 
     **Privacy** Noise comes from the entropy of the process that draws. The values are part of the
@@ -279,7 +273,7 @@ def draw_pass(
             on_step()
 
     model, texts = drawing.public.language_model, drawing.terms.label_texts
-    beside = [public_prompt(model, texts[batch.label]) for batch in part.batches]
+    beside = [public_prompt(model, texts[batch.label]) for batch in batches]
     prompts = [
         context_prompts(
             model,
@@ -288,25 +282,26 @@ def draw_pass(
             max_example_tokens=drawing.config.max_example_tokens,
             columns=drawing.rules.prompt_columns,
         )
-        for batch in part.batches
+        for batch in batches
     ]
-    meter = PrivateTokenMeter(drawing.drawn.tokens, len(part.batches))
+    indices = [batch.index for batch in batches]
+    meter = PrivateTokenMeter(drawing.drawn.tokens, len(batches))
     documents = generate_documents(
         drawing.decoder,
         prompts,
-        drawing.drawn.opened(meter, [batch.index for batch in part.batches], drawing.costs),
+        drawing.drawn.opened(meter, indices, drawing.costs),
         drawing.rules,
         count,
         beside if drawing.method.compares_with_public_prompts else None,
         public_prefixes=_public_prefixes(drawing),
-        row_keys=[key for batch in part.batches for key in batch.keys],
+        row_keys=[key for batch in batches for key in batch.keys],
     )
     for document in documents:
-        document.batch += part.start
+        document.batch = indices[document.batch]
     return {
         "documents": [asdict(document) for document in documents],
         "drawn": drawn.tolist(),
-        **({} if drawing.costs is None else drawing.costs.kept(part.own)),
+        **({} if drawing.costs is None else drawing.costs.kept(indices)),
     }
 
 

@@ -21,12 +21,9 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, draw_pass, written_corpus
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
-from dpsynth_assets.methods.private_prediction.split_batches import (
-    Part,
-    PrivateBatch,
-    parts_of,
-)
+from dpsynth_assets.methods.private_prediction.split_batches import PrivateBatch
 from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.models.language_model import in_parts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,8 +44,7 @@ class DrawPass:
     def __call__(self, number: int, tables: "Sequence[pl.DataFrame]") -> dict[str, Any]:
         """Draws the pass of this number from the rows that were sorted into it."""
         drawing = replace(self.drawing, public=self.reopened())
-        part = drawing.batches.filled_part(drawing.parts[number], tables)
-        return draw_pass(drawing, part)
+        return draw_pass(drawing, drawing.batches.filled_pass(number, tables))
 
 
 def generate_corpus(
@@ -68,11 +64,11 @@ def generate_corpus(
         ValueError: Records are in shards and nothing keeps passes, or no worker can draw them.
     """
     batches, reopened = drawing.batches, drawing.public.reopened
-    told = PassProgress(len(drawing.parts), len(batches.batches), drawing.rules, progress)
+    told = PassProgress(len(batches.passes), len(batches.batches), drawing.rules, progress)
     run = _Run(drawing, told, private.passes)
     if private.parts is None:
-        placed = parts_of(batches.placed(private), drawing.config.batches_per_forward)
-        finished = [run.drawn(part) for part in placed]
+        placed = in_parts(batches.placed(private), drawing.config.batches_per_forward)
+        finished = [run.drawn(number, own) for number, own in enumerate(placed)]
     elif reopened is None or private.passes is None:
         raise ValueError("Expected a store of passes and workers that open models, got neither.")
     else:
@@ -89,17 +85,17 @@ class _Run:
     told: "PassProgress"
     passes: PassStore | None
 
-    def kept(self, part: Part[Any]) -> Mapping[str, Any] | None:
+    def kept(self, number: int) -> Mapping[str, Any] | None:
         """A finished pass, with its costs; None where it has to be drawn."""
-        known = None if self.passes is None else self.passes.load(part.number)
+        known = None if self.passes is None else self.passes.load(number)
         if known is not None:
-            self._take_costs(part, known)
+            self._take_costs(number, known)
             self.told.finish(0, np.array(known["drawn"]))
         return known
 
-    def drawn(self, part: Part[PrivateBatch]) -> Mapping[str, Any]:
+    def drawn(self, number: int, batches: Sequence[PrivateBatch]) -> Mapping[str, Any]:
         """Draws one pass here and keeps it, unless it is kept."""
-        if (known := self.kept(part)) is not None:
+        if (known := self.kept(number)) is not None:
             return known
         steps = 0
 
@@ -108,34 +104,35 @@ class _Run:
             steps += 1
             self.told.step(steps)
 
-        values: Mapping[str, Any] = draw_pass(self.drawing, part, count)
+        values: Mapping[str, Any] = draw_pass(self.drawing, batches, count)
         if self.passes is not None:
-            self.passes.save(part.number, dict(values))
-            kept = self.passes.load(part.number)  # Another process may have kept this pass before.
+            self.passes.save(number, dict(values))
+            kept = self.passes.load(number)  # Another process may have kept this pass before.
             if kept is not None and kept != values:
                 values = kept
-                self._take_costs(part, values)
+                self._take_costs(number, values)
         self.told.finish(steps, None if self.passes is None else np.array(values["drawn"]))
         return values
 
     def drawn_by_workers(self, records: Shards, draw: DrawPass) -> list[Mapping[str, Any]]:
         """Has workers draw the passes that are not kept; told of kept passes alone."""
-        parts = self.drawing.parts
-        found = {part.number: self.kept(part) for part in parts}
+        count = len(self.drawing.batches.passes)
+        found = {number: self.kept(number) for number in range(count)}
         missing = [number for number, values in found.items() if values is None]
-        steps = self.drawing.batches.steps(missing, len(parts))
+        steps = self.drawing.batches.steps(missing, count)
         memory = getattr(self.drawing.public.language_model, "weight_bytes", 0)
         with closing(records.draw_passes(steps, draw, missing, memory=memory)) as made:
             for number in made:
-                found[number] = self.kept(parts[number])
+                found[number] = self.kept(number)
         values = [each for each in found.values() if each is not None]
-        if len(values) < len(parts):
+        if len(values) < count:
             raise ValueError("Expected every pass that a worker drew in the store, got fewer.")
         return values
 
-    def _take_costs(self, part: Part[Any], values: Mapping[str, Any]) -> None:
+    def _take_costs(self, number: int, values: Mapping[str, Any]) -> None:
         if self.drawing.costs is not None:
-            self.drawing.costs.restore(part.own, values)
+            own = [batch.index for batch in self.drawing.batches.passes[number]]
+            self.drawing.costs.restore(own, values)
 
 
 class PassProgress:

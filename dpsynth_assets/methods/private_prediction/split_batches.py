@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from dpsynth_assets.methods.private_prediction.declared_batches import (
     DeclaredBatches,
     generating_cells,
 )
+from dpsynth_assets.models.language_model import in_parts
 from dpsynth_assets.privacy.batch_terms import row_key
 from dpsynth_assets.records.record_filters import CANONICAL
 
@@ -48,9 +49,6 @@ _Named = tuple[str | int, tuple[str, ...]]
 
 _Place = tuple[int, int, str, str]
 """Context and slot of a record in its batch, its id and its text."""
-
-
-BatchT = TypeVar("BatchT", bound="Batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,29 +77,6 @@ class PrivateBatch(Batch):
 
     contexts: tuple[tuple[str, ...], ...] = field(repr=False)
     keys: tuple[bytes, ...] = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(Generic[BatchT]):
-    """Batches of one pass: `number`, index of the first, and the batches."""
-
-    number: int
-    start: int
-    batches: Sequence[BatchT]
-
-    @property
-    def own(self) -> slice:
-        """Its batches among those of the run."""
-        return slice(self.start, self.start + len(self.batches))
-
-
-def parts_of(batches: Sequence[BatchT], size: int) -> list[Part[BatchT]]:
-    """Cuts batches into parts of `size`; the last may be smaller."""
-    starts = range(0, len(batches), size)
-    return [
-        Part(number=number, start=start, batches=batches[start : start + size])
-        for number, start in enumerate(starts)
-    ]
 
 
 def placed_table(rows: Iterable[tuple[int, *_Place]]) -> "pl.DataFrame":
@@ -187,14 +162,16 @@ class RunBatches(ABC):
         """Puts each record, by itself, into its batch; empty batches are listed, too."""
         return self.filled(self.batches, self.places(private))
 
-    def filled_part(
-        self, part: Part[Batch], tables: Sequence["pl.DataFrame"]
-    ) -> Part[PrivateBatch]:
+    @property
+    def passes(self) -> list[list[Batch]]:
+        """The batches of each pass; the last may have fewer."""
+        return in_parts(self.batches, self.declared.config.batches_per_forward)
+
+    def filled_pass(self, number: int, tables: Sequence["pl.DataFrame"]) -> list[PrivateBatch]:
         """Fills the batches of a pass with the rows that were sorted into it."""
         import polars as pl
 
-        filled = self.filled(part.batches, pl.concat([placed_table([]), *tables]))
-        return Part(number=part.number, start=part.start, batches=filled)
+        return self.filled(self.passes[number], pl.concat([placed_table([]), *tables]))
 
     def by_pass(
         self, placed: "pl.DataFrame", wanted: Collection[int]

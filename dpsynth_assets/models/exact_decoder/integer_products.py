@@ -2,11 +2,10 @@
 
 Kernels compute the same numbers, bit for bit: an int8 product that scales its result on the way
 out, and float32 products of integers, cut so that 24 bits hold every partial sum, with weights
-packed once in 16 or 32 bits, or as they are. A trial chooses the fastest that a processor computes
+packed once in 16 bits, or as they are. A trial finds the first of them that a processor computes
 exactly: without VNNI or a like instruction, int8 products may saturate sums of 16 bits.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -27,20 +26,14 @@ ROUNDING = 12_582_912 + ZERO_POINT
 SMALLEST = 1e-30
 """Replaces a largest magnitude of zero, before a division by it."""
 
-Kernel = Literal["int8", "float16", "packed", "float32"]
+Kernel = Literal["int8", "float16", "float32"]
 Shape = tuple[int, int]
 """(out, in) of a weight."""
 
-_PACKED_FOR = 32
-"""Rows that packed weights are laid out for; other numbers of rows take the same layout."""
 _LARGEST_ROWS = (1, 6, 33, 130)
 """Rows of the products whose sums are the largest there are."""
 _RANDOM_ROWS = (1, 6, 33)
 """Rows of random products."""
-_TIMED_ROWS = 32
-_REPETITIONS = 3
-_CACHED = 1 << 25
-"""Bytes that are written before a product is timed: a pass over a model finds no weight cached."""
 
 
 class ExactDecoderError(ValueError):
@@ -103,18 +96,6 @@ class FloatProduct:
         return sums.sum(0, dtype=torch.int32).float().mul_(self._scale)
 
 
-class PackedProduct(FloatProduct):
-    """The same with weights that oneDNN packs once, instead of at every product."""
-
-    @staticmethod
-    def _multiply_by(block: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
-        import torch
-
-        packed = torch.ops.mkldnn._reorder_linear_weight(block.contiguous(), _PACKED_FOR)
-        multiply = torch.ops.mkldnn._linear_pointwise
-        return lambda rows: multiply(rows, packed, None, "none", [], "")
-
-
 class HalfProduct(FloatProduct):
     """The same with weights that FBGEMM packs in 16 bits, which hold them exactly: less to read."""
 
@@ -134,9 +115,9 @@ def _multiplied(weight: "torch.Tensor", rows: "torch.Tensor") -> "torch.Tensor":
 KERNELS: dict[Kernel, Callable[["torch.Tensor", "torch.Tensor"], IntegerProduct]] = {
     "int8": Int8Product,
     "float16": HalfProduct,
-    "packed": PackedProduct,
     "float32": FloatProduct,
 }
+"""From the fastest on, wherever they were timed (`benchmarks/exact_decoder.py`)."""
 
 
 def exact_width(integers: "torch.Tensor") -> int:
@@ -208,18 +189,14 @@ def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
 
 @cache
 def _fastest(shapes: tuple[Shape, ...]) -> Kernel:
-    seconds = {
-        kernel: sum(trial_seconds(kernel, shape) for shape in shapes)
-        for kernel in KERNELS
-        if all(is_exact(kernel, shape) for shape in shapes)
-    }
-    if not seconds:
-        raise ExactDecoderError(
-            "Expected a processor that multiplies small integers exactly, got wrong sums, or none, "
-            f"from all of {', '.join(KERNELS)}; unset variables that lower the "
-            "precision of float32 (DNNL_DEFAULT_FPMATH_MODE), or write decoder: transformers."
-        )
-    return min(seconds, key=seconds.__getitem__)
+    for kernel in KERNELS:
+        if all(is_exact(kernel, shape) for shape in shapes):
+            return kernel
+    raise ExactDecoderError(
+        "Expected a processor that multiplies small integers exactly, got wrong sums, or none, "
+        f"from all of {', '.join(KERNELS)}; unset variables that lower the "
+        "precision of float32 (DNNL_DEFAULT_FPMATH_MODE), or write decoder: transformers."
+    )
 
 
 def is_exact(kernel: Kernel, shape: Shape) -> bool:
@@ -250,30 +227,10 @@ def is_exact(kernel: Kernel, shape: Shape) -> bool:
     return True
 
 
-def trial_seconds(kernel: Kernel, shape: Shape) -> float:
-    """Least seconds of a product of some rows with a weight that no cache holds."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    product = KERNELS[kernel](_random(shape, generator), torch.ones(shape[0]))
-    activations = torch.full((_TIMED_ROWS, shape[1]), ZERO_POINT + 1, dtype=torch.uint8)
-    written = torch.empty(_CACHED, dtype=torch.int8)
-    return min(_seconds(product, activations, written) for _ in range(_REPETITIONS))
-
-
 def _random(shape: tuple[int, int], generator: "torch.Generator") -> "torch.Tensor":
     import torch
 
     return torch.randint(-LIMIT, LIMIT + 1, shape, generator=generator, dtype=torch.int8)
-
-
-def _seconds(
-    product: IntegerProduct, activations: "torch.Tensor", written: "torch.Tensor"
-) -> float:
-    written.zero_()
-    started = time.perf_counter()
-    product(activations)
-    return time.perf_counter() - started
 
 
 def token_packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:

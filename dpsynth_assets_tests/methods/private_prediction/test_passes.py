@@ -7,18 +7,6 @@ import pytest
 
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.passes import PassProgress
-from dpsynth_assets.methods.private_prediction.split_batches import parts_of
-
-
-def test_parts_cover_the_batches_in_order():
-    parts = parts_of(list("abcde"), 2)
-    assert [(part.number, part.own, list(part.batches)) for part in parts] == [
-        (0, slice(0, 2), ["a", "b"]),
-        (1, slice(2, 4), ["c", "d"]),
-        (2, slice(4, 5), ["e"]),
-    ]
-    assert parts_of([], 3) == []
-
 
 RULES = GenerationRules(
     tokens_per_batch=100,
