@@ -25,8 +25,8 @@ from dp_kmeans.noisy_kmeans import (
 )
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
-from dpsynth_assets.methods.cluster_histogram import ClusterCounting, assign_clusters
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.shared_histograms import ClusterCounting, assign_clusters
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.guarantees import NeighboringRelation

@@ -200,8 +200,8 @@ def prepared(stage: str, folder: Path, parts: int, workers):
 
 def counting(stage: str):
     """What counts the records of a part: public values from a seed."""
-    from dpsynth_assets.methods.cluster_histogram import CellCounts
     from dpsynth_assets.methods.evolution.votes import VoteCounts
+    from dpsynth_assets.methods.shared_histograms import CellCounts
 
     if stage == "cells":
         kept = [range(CENTERS)] * len(LABELS)

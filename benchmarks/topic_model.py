@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.methods.topic_histogram import project_to_total
+from dpsynth_assets.methods.shared_histograms import project_to_total
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model.fitting import fit_topic_model
 from dpsynth_assets.models.topic_model.keywords import words_of

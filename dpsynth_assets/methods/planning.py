@@ -20,7 +20,6 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, priced, refused, spends
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
     PlannedMethod,
@@ -33,8 +32,8 @@ from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.provenance import refusal_for_inputs
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
+from dpsynth_assets.methods.shared_histograms import ClusterHistogramRelease, TopicHistogramRelease
 from dpsynth_assets.methods.stages import MethodPlan
-from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu

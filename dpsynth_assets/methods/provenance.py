@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem, PublicDataSpec
 from dpsynth_assets.datasets.public_spec import RUNNING
+from dpsynth_assets.methods.shared_histograms import TOPIC_HISTOGRAM
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
@@ -25,7 +26,6 @@ from dpsynth_assets.methods.stages import (
     Step,
     with_corpora_behind,
 )
-from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Provenance

@@ -21,7 +21,6 @@ import polars as pl
 from dpsynth_assets.files.redaction import withheld
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import REJECTION, room_of
-from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
     PlannedMethod,
@@ -32,8 +31,12 @@ from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Releas
 from dpsynth_assets.methods.on_generator import on_generator
 from dpsynth_assets.methods.provenance import Node, Part
 from dpsynth_assets.methods.rejection_sampling import check_judge
+from dpsynth_assets.methods.shared_histograms import (
+    CLUSTER_HISTOGRAM,
+    TOPIC_HISTOGRAM,
+    ClusterHistogram,
+)
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
-from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING

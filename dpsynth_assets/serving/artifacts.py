@@ -11,8 +11,8 @@ from dpsynth_assets.methods.audits import results_behind
 from dpsynth_assets.methods.capabilities import RowSource
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.provenance import Node
+from dpsynth_assets.methods.shared_histograms import TOPIC_HISTOGRAM
 from dpsynth_assets.methods.stages import SERVED, SHARED
-from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import LedgerEntry

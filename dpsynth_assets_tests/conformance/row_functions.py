@@ -48,8 +48,8 @@ def sum_moves(total: Callable[[np.ndarray], np.ndarray], records: int) -> Moved:
 
 def nearest() -> dict[str, Moved]:
     from dpsynth_assets.clustering import nearest_center
-    from dpsynth_assets.methods.cluster_histogram import assign_clusters
     from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
+    from dpsynth_assets.methods.shared_histograms import assign_clusters
     from dpsynth_assets.models.topic_model.model import nearest_topics
 
     records, public = near_ties(DIMENSION)

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
-from dpsynth_assets.methods.topic_histogram import (
+from dpsynth_assets.methods.shared_histograms import (
     TopicCounting,
     TopicHistogram,
     project_to_total,

@@ -8,12 +8,11 @@ import pytest
 
 from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
-from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
 from dpsynth_assets.methods.evolution.population import random_population
 from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts, VotingRounds
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.topic_histogram import TopicCounts
+from dpsynth_assets.methods.shared_histograms import CellCounts, ClusterCounting, TopicCounts
 from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings

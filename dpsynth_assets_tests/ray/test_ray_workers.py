@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsynth_assets.methods.cluster_histogram import CellCounts
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.shared_histograms import CellCounts
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_whole

@@ -5,10 +5,10 @@ import pytest
 
 from dpsynth_assets.attacks.reconstruction import CopyingModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.shared_histograms import ClusterHistogram
 from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger

@@ -11,11 +11,11 @@ import torch
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction import decoding
 from dpsynth_assets.methods.private_prediction.decoding import self_tested
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.shared_histograms import ClusterHistogram
 from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder

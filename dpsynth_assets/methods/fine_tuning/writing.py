@@ -23,8 +23,8 @@ from dpsynth_assets.methods.rejection_sampling import (
     round_seed,
     write_accepted,
 )
+from dpsynth_assets.methods.shared_histograms import TopicHistogram
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator.generator import (
     ConditionalGenerator,
     load_conditional_generator,

@@ -16,13 +16,13 @@ from math import ceil, log, sqrt
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram, assign_clusters
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, label_indices
 from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
     UniformBatchesConfig,
 )
 from dpsynth_assets.methods.private_prediction.decoding import require_slack
+from dpsynth_assets.methods.shared_histograms import ClusterHistogram, assign_clusters
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError

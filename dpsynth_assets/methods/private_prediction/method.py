@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method, mechanism_of, planned
-from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import (
@@ -28,6 +27,7 @@ from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
     clipped_tail,
     declared_vocabulary,
 )
+from dpsynth_assets.methods.shared_histograms import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,

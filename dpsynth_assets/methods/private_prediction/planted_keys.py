@@ -14,11 +14,6 @@ import polars as pl
 
 from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.methods.base import CohortTerms, Method, priced
-from dpsynth_assets.methods.cluster_histogram import (
-    ClusterHistogram,
-    assign_clusters,
-    count_by_label_and_center,
-)
 from dpsynth_assets.methods.inputs import (
     PrivateInputs,
     ProgressCallback,
@@ -28,6 +23,11 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.shared_histograms import (
+    ClusterHistogram,
+    assign_clusters,
+    count_by_label_and_center,
+)
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import Cost

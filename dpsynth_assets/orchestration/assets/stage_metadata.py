@@ -11,11 +11,10 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.evolution.population import read_generations
 from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.topic_histogram import TopicCounting
+from dpsynth_assets.methods.shared_histograms import ClusterCounting, TopicCounting
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
 from dpsynth_assets.report.pages import markdown_table

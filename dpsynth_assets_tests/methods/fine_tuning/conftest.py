@@ -14,8 +14,8 @@ from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.shared_histograms import TopicHistogram
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
-from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings

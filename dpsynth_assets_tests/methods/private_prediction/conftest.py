@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.shared_histograms import ClusterHistogram
 from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.models.decoding.protocol import PROBES
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder

@@ -7,18 +7,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.cluster_histogram import (
-    ClusterCounting,
-    ClusterHistogram,
-    assign_clusters,
-    count_by_label_and_center,
-    select_top_centers,
-)
 from dpsynth_assets.methods.inputs import label_indices
 from dpsynth_assets.methods.private_prediction.declared_batches import (
     BatchCell,
     batch_counts,
     generating_cells,
+)
+from dpsynth_assets.methods.shared_histograms import (
+    ClusterCounting,
+    ClusterHistogram,
+    assign_clusters,
+    count_by_label_and_center,
+    select_top_centers,
 )
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent

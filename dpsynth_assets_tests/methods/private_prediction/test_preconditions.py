@@ -10,11 +10,11 @@ import torch
 from dpsynth_assets.attacks.audits import save_results
 from dpsynth_assets.attacks.audits.shared_passes import slack_audit
 from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.methods.private_prediction.decoding import settings_of, slack_file
 from dpsynth_assets.methods.registry import bound_method, get_method
+from dpsynth_assets.methods.shared_histograms import ClusterHistogram
 from dpsynth_assets.models.transformers_decoder import opening
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
