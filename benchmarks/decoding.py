@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpsynth_assets.methods.private_prediction.aggregates import MeanTokens, TokensBehindTest
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     GenerationRules,
     TokenSelector,
     generate_documents,
 )
-from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding.token_draws import draw_tokens
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder

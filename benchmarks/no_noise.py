@@ -37,10 +37,11 @@ from dpsynth_assets.methods.evolution.apis import open_api
 from dpsynth_assets.methods.evolution.method import write_rows as write_survivors
 from dpsynth_assets.methods.evolution.population import last_survivors
 from dpsynth_assets.methods.evolution.votes import nearest_candidates
-from dpsynth_assets.methods.fine_tuning.conditions import Conditioning, conditioning
 from dpsynth_assets.methods.fine_tuning.config import adapted_layers
 from dpsynth_assets.methods.fine_tuning.generators import (
+    Conditioning,
     GeneratorInputs,
+    conditioning,
     generator_of,
     take_trained,
 )

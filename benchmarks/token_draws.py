@@ -28,7 +28,7 @@ import polars as pl
 import torch
 from transformers import AutoTokenizer
 
-from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
+from dpsynth_assets.methods.private_prediction.aggregates import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder

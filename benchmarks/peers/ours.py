@@ -12,12 +12,12 @@ import sys
 import torch
 from common import BATCH, MODEL, TOKENS, WORK, Clock
 
+from dpsynth_assets.methods.private_prediction.aggregates import MeanTokens, TokensBehindTest
 from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     TokenSelector,
     generate_documents,
 )
-from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding import public_prefix
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism

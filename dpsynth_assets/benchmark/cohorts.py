@@ -19,8 +19,8 @@ from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
 from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.dataset_plan import cohort_terms
-from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
+from dpsynth_assets.methods.fine_tuning.generators import Conditioning
 from dpsynth_assets.methods.fine_tuning.writing import DocumentWriter, equal_cells, write_rows
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig

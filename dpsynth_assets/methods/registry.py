@@ -22,14 +22,14 @@ from dpsynth_assets.methods.fine_tuning import (
     DpFineTuning,
     Resampled,
 )
-from dpsynth_assets.methods.private_prediction.mean import (
+from dpsynth_assets.methods.private_prediction.aggregates import (
     InvisibleInk,
     MeanClustered,
     MeanSvt,
     MeanSvtOnGenerator,
     MeanUniform,
+    MedianClustered,
 )
-from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
 GROUP = "dpsynth.methods"
 """Group of the entry points by which other packages add methods."""

@@ -29,7 +29,7 @@ from dpsynth_assets.definitions import resources
 from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import planted_keys
-from dpsynth_assets.methods.private_prediction.mean import MeanTokens, MeanUniform
+from dpsynth_assets.methods.private_prediction.aggregates import MeanTokens, MeanUniform
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel

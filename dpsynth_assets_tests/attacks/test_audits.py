@@ -45,8 +45,7 @@ from dpsynth_assets.attacks.audits.audit import (
 )
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.cli import audit as cli
-from dpsynth_assets.methods.audits import AUDITS, audits_for, find_audit, results_for
-from dpsynth_assets.methods.canaries import CANARY_AUDITS
+from dpsynth_assets.methods.audits import AUDITS, CANARY_AUDITS, audits_for, find_audit, results_for
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy import events
 from dpsynth_assets.privacy.events import (

@@ -6,7 +6,7 @@ from scipy import stats
 
 from dpsynth_assets.attacks.membership import CANARIES, SURE, fair_coins, judge_scores
 from dpsynth_assets.attacks.reconstruction import INTERVAL
-from dpsynth_assets.methods.canaries import CANARY_AUDITS
+from dpsynth_assets.methods.audits import CANARY_AUDITS
 from dpsynth_assets.privacy.events import GaussianEvent, PureEvent
 
 pytestmark = pytest.mark.statistical

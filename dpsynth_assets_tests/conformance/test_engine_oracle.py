@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from dpsynth_assets.methods.private_prediction.aggregates import MeanTokens, TokensBehindTest
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector

@@ -13,7 +13,7 @@ from dpsynth_assets.models.decoding.protocol import prefix_groups
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder import (
     cached_attention,
-    cuda_attention,
+    cuda_kernels,
     memory,
 )
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
@@ -322,7 +322,7 @@ def test_every_row_of_a_prefill_of_one_column_has_a_mask(llama, monkeypatch):
 
     computes = lambda query, _value: query.shape[2] == 1  # noqa: E731
     monkeypatch.setattr(cached_attention, "_fits_the_kernel", computes)
-    monkeypatch.setattr(cuda_attention, "attend", attend)
+    monkeypatch.setattr(cuda_kernels, "attend", attend)
     prompts = [[*PREFIXES[0], token] for token in (2, 3)]
     contexts = TransformersDecoder(llama).open(
         prompts, prompt_columns=6, max_new_tokens=NEW, public_prefixes=PREFIXES

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dpsynth_assets.models.fine_tuning.adapters import add_adapters, merge_adapters
-from dpsynth_assets.models.fine_tuning.rehearsals import refuse_untrainable
 from dpsynth_assets.models.fine_tuning.sources import (
     CausalLoss,
     FineTuningSettings,
     TokenExample,
     micro_batches,
     part_size,
+    refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.training import (
     LINES,

@@ -19,11 +19,6 @@ from dpsynth_assets.methods.capabilities import (
     DeclaredFacts,
     RowSource,
 )
-from dpsynth_assets.methods.fine_tuning.conditions import (
-    Conditioning,
-    conditioning,
-    generator_prompts,
-)
 from dpsynth_assets.methods.fine_tuning.config import (
     ROWS_PER_FORWARD,
     CtclConfig,
@@ -33,9 +28,12 @@ from dpsynth_assets.methods.fine_tuning.config import (
     generator_settings,
 )
 from dpsynth_assets.methods.fine_tuning.generators import (
+    Conditioning,
     GeneratorInputs,
     bytes_beside_weights,
+    conditioning,
     generator_of,
+    generator_prompts,
     public_pairs,
     stored_shapes,
     take_trained,

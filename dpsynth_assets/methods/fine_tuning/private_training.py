@@ -35,12 +35,13 @@ from dpsynth_assets.methods.inputs import PrivateInputs, Shards
 from dpsynth_assets.methods.plan_cache import sampled_noise
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.fine_tuning.rehearsals import mean_loss, refuse_untrainable
 from dpsynth_assets.models.fine_tuning.sources import (
     ExampleLoss,
     FineTuningSettings,
     PartGradients,
     SplitExamples,
+    mean_loss,
+    refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.training import fine_tune_privately
 from dpsynth_assets.models.row_rules import SCHEMA, TextForm

@@ -14,8 +14,8 @@ import numpy as np
 
 from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER, EngineSpec
 from dpsynth_assets.methods.capabilities import RowSampling, RowSource
-from dpsynth_assets.methods.fine_tuning.conditions import NO_TOPIC, Conditioning
 from dpsynth_assets.methods.fine_tuning.config import ROWS_PER_FORWARD, GeneratorConfig
+from dpsynth_assets.methods.fine_tuning.generators import NO_TOPIC, Conditioning
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,

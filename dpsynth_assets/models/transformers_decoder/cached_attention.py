@@ -13,7 +13,7 @@ most of the work. Here the H/G queries that share a head stand where the query p
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.transformers_decoder import cuda_attention
+from dpsynth_assets.models.transformers_decoder import cuda_kernels
 
 if TYPE_CHECKING:
     import torch
@@ -180,7 +180,7 @@ def grouped_query_attention(
     if _fits_the_kernel(query, value):
         factor = width**-0.5 if scaling is None else scaling
         mask = attention_mask.expand(rows, -1, -1, -1)  # A prefill has one for all its rows.
-        attended = cuda_attention.attend(query, key, value, mask, factor, softcap)
+        attended = cuda_kernels.attend(query, key, value, mask, factor, softcap)
         return attended.view(rows, 1, heads, width), None
     if groups != heads and queries == 1:
         query = query.reshape(rows, groups, heads // groups, width)
@@ -231,5 +231,5 @@ def group_queries(model: Any) -> None:
 
 def _fits_the_kernel(query: "torch.Tensor", value: "torch.Tensor") -> bool:
     """Whether queries (R, H, Q, D) fit the kernel: one a row, on a CUDA device."""
-    one_query = query.shape[2] == 1 and query.shape[3] == value.shape[3] <= cuda_attention.WIDEST
+    one_query = query.shape[2] == 1 and query.shape[3] == value.shape[3] <= cuda_kernels.WIDEST
     return query.is_cuda and one_query and find_spec("triton") is not None

@@ -19,7 +19,7 @@ from dpsynth_assets.models.transformers_decoder.cached_attention import (
     attention_masks,
     group_queries,
 )
-from dpsynth_assets.models.transformers_decoder.cuda_norms import fuse_norms
+from dpsynth_assets.models.transformers_decoder.cuda_kernels import fuse_norms
 from dpsynth_assets.models.transformers_decoder.memory import (
     ROW_MULTIPLE,
     filled_up,

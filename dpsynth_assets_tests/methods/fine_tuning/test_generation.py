@@ -12,8 +12,8 @@ from dpsynth_assets.methods.fine_tuning import (
     DpFineTuning,
     generators as generator_inputs,
 )
-from dpsynth_assets.methods.fine_tuning.conditions import conditioning, training_pairs
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.generators import conditioning, training_pairs
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator.generator import (

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dpsynth_assets.methods.fine_tuning.conditions import conditioning, generator_prompts
-from dpsynth_assets.methods.fine_tuning.generators import public_pairs
+from dpsynth_assets.methods.fine_tuning.generators import (
+    conditioning,
+    generator_prompts,
+    public_pairs,
+)
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED

@@ -7,8 +7,8 @@ s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 20
 import pytest
 
 from dpsynth_assets.methods.base import priced
+from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
 from dpsynth_assets.privacy.guarantees import NeighboringRelation

@@ -22,6 +22,7 @@ from dpsynth_assets.cli import audit as cli
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction import decoding
+from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
@@ -30,7 +31,6 @@ from dpsynth_assets.methods.private_prediction.decoding import (
     settings_of,
     slack_file,
 )
-from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import Decoder

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     generate_documents,
 )
-from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import row_key
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.methods.base import priced
+from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.placed import in_slots
 

@@ -1,16 +1,23 @@
-"""One-token attention on a CUDA device: each row's cache is read once, by one program a head group.
+"""Kernels of a CUDA device: attention from one token a row, and root-mean-square norms.
 
-Products of matrices with one or two rows reach a fraction of a card's bandwidth, and scores that
-are written, capped, masked and normalised in kernels of their own take as long again. Here a
-program keeps the scores of a block of columns in registers (Dao et al. 2022, FlashAttention,
-algorithm 1). Its arithmetic follows from its own row alone, regardless of the other rows.
+**Attention** Each row's cache is read once, by one program a head group. Products of matrices with
+one or two rows reach a fraction of a card's bandwidth, and scores that are written, capped, masked
+and normalised in kernels of their own take as long again. Here a program keeps the scores of a
+block of columns in registers (Dao et al. 2022, FlashAttention, algorithm 1). Blocks of columns that
+a row may not look at are not read, so one graph serves a whole document.
 
-Blocks of columns that a row may not look at are not read, so one graph serves a whole document.
+**Norms** One program a row instead of nine kernels: a decoding step of 26 layers has a hundred
+norms of a few hundred rows, and what takes long is starting their kernels. Where gradients are
+asked for, the model's own code computes.
+
+The arithmetic of a row follows from that row alone, regardless of the others.
 """
 # ruff: noqa: ANN001, ANN202, N803, PLR0913  a kernel's arguments have no types, constants capitals
 
-from functools import cache
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +65,7 @@ def attend(
     out = torch.empty_like(queries)
     shared = heads // groups
     with torch.cuda.device_of(query):  # Triton launches on the current device.
-        _kernel()[rows, groups](
+        _attention_kernel()[rows, groups](
             queries, key, value, mask, out, scaling, softcap or 1.0, columns,
             key.stride(0), key.stride(1), key.stride(2),
             value.stride(0), value.stride(1), value.stride(2),
@@ -77,7 +84,7 @@ def attend(
 
 
 @cache
-def _kernel() -> Any:
+def _attention_kernel() -> Any:
     """Defined at the first use: triton comes with builds of PyTorch for CUDA only."""
     import triton
     import triton.language as tl
@@ -139,3 +146,102 @@ def _kernel() -> Any:
         tl.store(out + places, result, mask=real)
 
     return attend_row
+
+
+_TRIED_ROWS = 3
+_WIDEST_NORM = 1 << 14
+
+
+def fuse_norms(model: Any) -> None:
+    """Gives a model's norms on a CUDA device the fused kernel, once; leaves other layers alone.
+
+    A norm is taken for what its class says, and is left alone where the kernel differs from it by
+    more than rounding on random rows.
+    """
+    if find_spec("triton") is None:
+        return
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm") and "forward" not in vars(module):
+            add = _added_to_weight(module)
+            if add is not None:
+                module.forward = partial(_fused_norm, ref(module), add)  # no cycle holds weights
+
+
+def _added_to_weight(module: Any) -> int | None:
+    """Whether a norm scales by its weight (0) or by one more (1, Gemma); None: by neither."""
+    import torch
+
+    weight = getattr(module, "weight", None)
+    if weight is None or not weight.is_cuda or weight.dim() != 1 or len(weight) > _WIDEST_NORM:
+        return None
+    if _epsilon(module) is None:
+        return None
+    rows = torch.randn(_TRIED_ROWS, len(weight), device=weight.device, dtype=weight.dtype)
+    with torch.no_grad():
+        expected = module(rows).float()
+        most = 8 * torch.finfo(weight.dtype).eps * expected.abs().max().clamp_min(1.0)
+        for add in (0, 1):
+            try:
+                found = normalized(rows, weight, _epsilon(module), add).float()
+            except Exception:  # noqa: BLE001  no compiler here: the model's own code computes
+                return None
+            if (found - expected).abs().max() <= most:
+                return add
+    return None
+
+
+def _epsilon(module: Any) -> float | None:
+    found: float | None = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    return found
+
+
+def _fused_norm(module_of: Any, add: int, rows: "torch.Tensor") -> "torch.Tensor":
+    import torch
+
+    module = module_of()
+    if torch.is_grad_enabled() or not rows.is_cuda or rows.dtype != module.weight.dtype:
+        own: torch.Tensor = type(module).forward(module, rows)
+        return own
+    return normalized(rows, module.weight, _epsilon(module), add)
+
+
+def normalized(
+    rows: "torch.Tensor", weight: "torch.Tensor", epsilon: float | None, add: int
+) -> "torch.Tensor":
+    """Divides rows (…, d) by their root mean square and scales them by weight + add, (d,)."""
+    import torch
+    import triton
+
+    rows = rows.contiguous()
+    out, width = torch.empty_like(rows), rows.shape[-1]
+    grid = (rows.numel() // width,)
+    with torch.cuda.device_of(rows):  # Triton launches on the current device.
+        _norm_kernel()[grid](
+            rows, weight, out, epsilon, WIDTH=width, BLOCK=triton.next_power_of_2(width), ADD=add
+        )
+    return out
+
+
+@cache
+def _norm_kernel() -> Any:
+    """Defined at the first use: triton comes with builds of PyTorch for CUDA only."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def normalize(  # type: ignore[no-untyped-def]
+        rows, weight, out, epsilon, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
+    ):
+        place = tl.arange(0, BLOCK)
+        first, inside = tl.program_id(0).to(tl.int64) * WIDTH, place < WIDTH
+        stored = tl.load(rows + first + place, mask=inside, other=0.0)
+        row = stored.to(tl.float32)
+        row = row * (1 / tl.sqrt(tl.sum(row * row, 0) / WIDTH + epsilon))
+        scale = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+        if ADD:  # a constant: one branch is compiled
+            row *= ADD + scale
+        else:
+            row = row.to(stored.dtype).to(tl.float32) * scale
+        tl.store(out + first + place, row.to(stored.dtype), mask=inside)
+
+    return normalize
