@@ -25,7 +25,7 @@ NOT_PROSE = re.compile(
 )
 SAMPLES = {
     "advice/machine_speed.py", "attacks/audits/records.py", "models/exact_decoder/opening.py",
-    "models/judging/engine_judge.py",
+    "models/judges.py",
 }  # fmt: skip
 """Modules whose texts of kind "text" are read by models."""
 KINDS = {

@@ -117,7 +117,7 @@ KERNELS: dict[Kernel, Callable[["torch.Tensor", "torch.Tensor"], IntegerProduct]
     "float16": HalfProduct,
     "float32": FloatProduct,
 }
-"""From the fastest on, wherever they were timed (`benchmarks/exact_decoder.py`)."""
+"""From the fastest on, at the shapes of language models (`benchmarks/exact_decoder.py`)."""
 
 
 def exact_width(integers: "torch.Tensor") -> int:

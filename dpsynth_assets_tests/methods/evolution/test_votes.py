@@ -1,6 +1,15 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
+from dpsynth_assets.methods.evolution.population import (
+    NO_PARENT,
+    chosen,
+    random_population,
+    select,
+    vote_entropy,
+    with_variations,
+)
 from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
 from dpsynth_assets.privacy.histogram import NO_VOTE
 
@@ -65,3 +74,34 @@ def test_labels_without_candidates_give_no_vote():
     assert nearest_candidates(
         np.empty((0, 6), np.float32), np.empty(0, int), unit_rows(2, 6, 1), np.zeros(2, int)
     ).shape == (0,)
+
+
+def test_variations_know_their_parents_and_their_round():
+    first = random_population(("a", "b", "c"), np.array([0, 1, 1]))
+    assert first["parent"].to_list() == [NO_PARENT] * 3
+    grown = with_variations(chosen(first, np.array([2, 0])), ("c1", "a1"), np.array([0, 1]), 4)
+    assert grown["text"].to_list() == ["c", "a", "c1", "a1"]
+    assert grown["label"].to_list() == [1, 0, 1, 0]
+    assert grown["parent"].to_list() == [0, 1, 0, 1]
+    assert grown["born"].to_list() == [0, 0, 4, 4]
+
+
+LABELS = np.array([0, 1, 0, 1, 0])
+
+
+def test_the_best_of_each_label_survive_and_the_earlier_of_equals():
+    votes = np.array([2, -5, 7, -1, 7])  # Negative noisy votes are no error.
+    assert select(votes, LABELS, np.array([2, 1])).tolist() == [2, 4, 3]
+    assert select(np.zeros(5), LABELS, np.array([9, 1])).tolist() == [0, 2, 4, 1]
+
+
+def test_a_label_without_candidates_cannot_survive():
+    with pytest.raises(ValueError, match="candidates of every label"):
+        select(np.zeros(2), np.array([0, 0]), np.array([1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("votes", "bits"), [([4, 4, 4, 4], 2.0), ([9, -2, 0], 0.0), ([-1, -1], 0.0), ([], 0.0)]
+)
+def test_entropy_counts_positive_votes(votes, bits):
+    assert vote_entropy(np.array(votes)) == pytest.approx(bits)

@@ -4,14 +4,23 @@ Baseline++ of Amin et al. 2025 is a pretrained model with its template and k = 2
 s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 2024 has k = 1.
 """
 
+from functools import partial
+
 import pytest
 
 from dpsynth_assets.methods.base import priced
+from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.decoding import (
+    context_prompts,
+    prompt_columns,
+    public_prompt,
+)
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
+from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel, PromptTemplates
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
+from dpsynth_assets_tests.declared import private
 
 AG_NEWS = 108_000
 DELTA = AG_NEWS**-1.1
@@ -113,3 +122,29 @@ def test_batches_by_places_refuse_a_number_of_batches(cases):
     refusal = priced(MeanUniform(config, terms), 10.0).refusal
     assert refusal is not None
     assert "batches_per_label" in refusal
+
+
+# Prompts of a method: by default the model's own; declared templates are public terms of a run.
+
+# A base with a domain would give default prompts.
+declare = partial(private, public_data="elsewhere")
+
+
+def test_terms_carry_the_declared_templates_and_none_by_default():
+    assert cohort_terms(declare()).prompts is None
+    prompt = {"private": "{examples}", "text_start": "{"}
+    expected = PromptTemplates(private="{examples}", text_start="{")
+    assert cohort_terms(declare(prompt=prompt)).prompts == expected
+
+
+def test_default_prompts_are_what_the_model_writes(language_model):
+    columns = prompt_columns(language_model, ("ex", "why"), 2, 5)
+    frame = len(language_model.prompt_ids("why", ["", ""], 5))
+    assert columns == frame + 2 * 5
+    contexts = [["abc", "de"], ["a" * 50, "b" * 50]]
+    written = context_prompts(
+        language_model, "why", contexts, max_example_tokens=5, columns=columns
+    )
+    assert written == [language_model.prompt_ids("why", texts, 5) for texts in contexts]
+    assert len(written[1]) == columns
+    assert public_prompt(language_model, "why") == language_model.prompt_ids("why", [], 1)

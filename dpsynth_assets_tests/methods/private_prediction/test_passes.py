@@ -1,12 +1,23 @@
 """Passes in order of their numbers, and what is told of them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from dpsynth_assets.methods.private_prediction.loop import GenerationRules
+from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
 from dpsynth_assets.methods.private_prediction.passes import PassProgress
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+from dpsynth_assets.privacy.batch_terms import row_key
+from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 
 RULES = GenerationRules(
     tokens_per_batch=100,
@@ -57,3 +68,159 @@ def test_steps_that_draws_decide_on_are_not_told():
 def test_steps_of_a_pass_are_bounded_by_its_public_rules(changes, certain, most):
     rules = replace(RULES, **changes)
     assert (rules.certain_steps, rules.most_steps) == (certain, most)
+
+
+# However many records a batch holds, one of them shares passes with no more than is charged.
+
+END = 1
+
+
+class JealousContexts:
+    """A decoder whose logits say which rows shared a pass: (id of the row, hash of all ids)."""
+
+    def __init__(self, prompts, **_):
+        self.rows = [prompt[0] for prompt in prompts]
+
+    def next_logits(self, tokens, _generated):
+        assert len(tokens) == len(self.rows)
+        mates = float(hash(frozenset(self.rows)) % (1 << 50))
+        return torch.tensor([[row, mates] for row in self.rows], dtype=torch.float64).reshape(-1, 2)
+
+    def keep(self, contexts):
+        self.rows = [self.rows[row] for row in contexts.tolist()]
+
+
+def companies(batches, most_rows):
+    """For each row what it shared passes with, step after step; batch 0 stops after two steps."""
+    seen, owners = {}, {row: owner for owner, batch in enumerate(batches) for row in batch}
+
+    def select(logits, batch_of_row, active, _public):
+        assert len(batch_of_row) == len(logits)
+        for (row, mates), batch in zip(logits.tolist(), batch_of_row.tolist(), strict=True):
+            assert owners[row] == batch
+            seen.setdefault(row, []).append(mates)
+        return Draws.all_private(np.where(active == 0, END, 7))
+
+    generate_documents(
+        SimpleNamespace(open=JealousContexts),
+        [[[row] for row in batch] for batch in batches],
+        select,
+        make_rules(rows_per_pass=most_rows),
+        row_keys=[row_key(row) for batch in batches for row in batch],
+    )
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most_rows"),
+    # One overfull batch; a wave of which exactly three quarters go on, which a row more tips over;
+    # and one that fits into a pass.
+    [((20_000,), 256), ((100, 300), 64), ((30, 20, 50), 128)],
+)
+@pytest.mark.parametrize("owner", [0, -1])
+def test_a_record_more_changes_the_company_of_at_most_a_pass_of_rows(
+    monkeypatch, sizes, most_rows, owner
+):
+    starts = np.cumsum([10, *sizes])
+    batches = [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
+    before = companies(batches, most_rows)
+    batches[owner] = [*batches[owner], 3]
+    after = companies(batches, most_rows)
+    changed = [row for row in before if before[row] != after[row]]
+    assert 0 < len(changed) <= most_rows
+
+
+def test_cut_passes_write_what_one_pass_writes(cases):
+    model, draw = cases.model(), np.random.default_rng(1)
+    batches = [
+        [draw.integers(3, cases.vocabulary, draw.integers(2, 11)).tolist() for _ in range(rows)]
+        for rows in (3, 9, 0, 4)
+    ]
+    keys = [row_key(row) for row in range(16)]
+
+    def likeliest(logits, batch_of_row, active, _public):
+        best = [
+            int(logits[batch_of_row == int(batch)].sum(dim=0).argmax())
+            if (batch_of_row == int(batch)).any()
+            else 9
+            for batch in active
+        ]
+        return Draws.all_private(np.array(best))
+
+    written = [
+        generate_documents(
+            TransformersDecoder(model.model),
+            batches,
+            likeliest,
+            make_rules(tokens_per_batch=16, rows_per_pass=most_rows, end_token_id=cases.end),
+            row_keys=keys,
+        )
+        for most_rows in (None, 16, 5)
+    ]
+    assert len(written[0]) >= 4
+    assert all(each == written[0] for each in written[1:])
+
+
+def test_rows_without_names_are_refused_where_passes_are_bounded(cases):
+    with pytest.raises(ValueError, match="row_keys"):
+        generate_documents(
+            TransformersDecoder(cases.model().model), [[[3, 4]]], None, make_rules(rows_per_pass=4)
+        )
+
+
+@pytest.mark.parametrize("records", [None, 64])
+def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, records):
+    # One batch a label, cut from far more records than it was meant for, and none were declared.
+    config = MeanUniformConfig(
+        batches_per_label=1,
+        batches_per_forward=2,
+        expected_batch_size=8,
+        clip_bound=1.0,
+        max_document_tokens=6,
+        min_tokens_for_new_document=5,
+        max_example_tokens=10,
+    )
+    method = MeanUniform(config, cases.terms(public_records=records))
+    plan = method.plan(1.5)
+    room = method.declared.facts.rows_per_pass
+    mechanism, slack = method.mean_mechanism, config.logit_slack
+    assert slack * room == pytest.approx(mechanism.batch.slack_of_pass)
+    passes, packed = [], TransformersDecoder.open
+
+    def recorded(decoder, prompts, **settings):
+        passes.append(len(prompts))
+        return packed(decoder, prompts, **settings)
+
+    monkeypatch.setattr(TransformersDecoder, "open", recorded)
+    public = cases.public(cases.model())
+    release = cases.release(method, plan, cases.private(600), public)
+    assert release.cost.event == plan.event == mechanism.event(plan.tokens_per_batch)
+    assert sum(passes) == 600
+    assert max(passes) <= room < 600
+
+
+def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
+    from dpsynth_assets.methods.private_prediction.declared_batches import BatchCell
+    from dpsynth_assets_tests.methods.private_prediction.placed import hashed, in_slots
+
+    cell = BatchCell(label=0, cluster=None, batches=2, generating=2)
+    names = SimpleNamespace()
+
+    def named(records, k):
+        labels = np.zeros(len(records), dtype=np.int64)
+        batches = hashed(records, labels, None, [cell], k=k)
+        return {
+            key: texts
+            for batch in batches
+            for key, texts in zip(batch.keys, batch.contexts, strict=True)
+        }
+
+    for k in (1, 2):
+        records = cases.records(40)
+        names.all, names.fewer = named(records, k), named(records[1:], k)
+        changed = {key for key, texts in names.all.items() if names.fewer.get(key) != texts}
+        assert len(changed | (names.fewer.keys() - names.all.keys())) <= 1
+        assert len(names.all) > 3
+    labels = np.zeros(16, dtype=np.int64)
+    slots = in_slots(cases.records(16), labels, None, [(0, None)], k=2, max_batches=2)
+    assert len({key for batch in slots for key in batch.keys}) == 8

@@ -132,3 +132,79 @@ def test_conditions_that_leave_no_room_for_a_document_are_refused_in_one_line(ra
         with pytest.raises(LanguageModelError, match=r"room for a document .* got 128") as refusal:
             encoder.document_ids(texts, 16)
         assert "\n" not in str(refusal.value)
+
+
+# Sampling: rows that do not depend on their neighbours, clean text.
+
+TWENTY = ["Keywords: violin, melody", "Keywords: boiler", "", "Label: Note"] * 5
+
+
+def test_documents_do_not_depend_on_how_many_rows_are_decoded_together(generator):
+    together = generator.generate(TWENTY, seed=3, max_new_tokens=12)
+    few = generator.generate(TWENTY, seed=3, max_new_tokens=12, batch_rows=3)
+    assert together == few
+    assert together != generator.generate(TWENTY, seed=4, max_new_tokens=12)
+
+
+def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
+    """Greedy text (a nucleus of one token) equals the argmax of passes without a cache."""
+    written = generator.generate(TWENTY[:2], top_p=1e-9, max_new_tokens=6)
+    for condition, text in zip(TWENTY, written, strict=False):
+        [ids] = generator.encoder.condition_ids([condition], generator.max_condition_tokens)
+        document = []
+        special = set(generator.tokenizer.all_special_ids)
+        for step in range(6):
+            batch = generator.encoder.pad([ids], [[*document, 0]])
+            logits = generator.model(**batch.inputs).logits[0, -1]
+            allowed = special if step == 0 else special - {generator.encoder.end_token_id}
+            logits[sorted(allowed)] = -torch.inf
+            document.append(int(logits.argmax()))
+            if document[-1] == generator.encoder.end_token_id:
+                document.pop()
+                break
+        assert generator.decode(document).strip() == text
+
+
+def test_repeated_conditions_give_different_documents(toy_generator):
+    assert len(set(toy_generator.generate(["Keywords: violin"] * 20))) > 5
+
+
+def test_no_document_is_empty_or_holds_a_special_token(toy_generator):
+    documents = toy_generator.generate(TWENTY * 3, temperature=3.0, max_new_tokens=5)
+    special = toy_generator.tokenizer.all_special_tokens
+    assert all(documents)
+    assert not any(token in text for text in documents for token in special)
+
+
+def test_no_conditions_give_no_documents(toy_generator):
+    assert toy_generator.generate([]) == []
+
+
+def test_progress_counts_documents(toy_generator):
+    seen = []
+    toy_generator.generate(
+        TWENTY, batch_rows=8, max_new_tokens=3, progress=lambda *step: seen.append(step)
+    )
+    assert seen[-1] == (1.0, "20 of 20 documents")
+    assert [share for share, _ in seen] == [0.4, 0.8, 1.0]
+
+
+def test_a_temperature_below_zero_is_refused(toy_generator):
+    with pytest.raises(ValueError, match="Expected"):
+        toy_generator.generate(["Keywords: violin"], temperature=-0.1)
+
+
+def test_without_temperature_the_most_probable_tokens_are_written(toy_generator):
+    written = [
+        toy_generator.generate(TWENTY[:2], temperature=0.0, seed=seed, max_new_tokens=5)
+        for seed in (1, 2)
+    ]
+    assert written[0] == written[1]
+
+
+def test_a_bound_beyond_the_models_positions_ends_at_them(toy_generator):
+    """The decoder has 64 positions; nothing may be looked up behind them."""
+    allowed = encoded(toy_generator, ["Keywords: violin"], ["word " * 100], 64, 1000)
+    assert allowed.labels.shape == (1, 64)
+    assert per_example_loss(toy_generator.model, allowed).isfinite().all()
+    assert toy_generator.generate(["Keywords: violin"] * 4, temperature=9.0, max_new_tokens=1000)
