@@ -1,9 +1,10 @@
 """Settings of the fine-tuning methods, as they stand in a dataset file."""
 
 from collections.abc import Iterator, Mapping
+from operator import not_
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Refusal
 from dpsynth_assets.methods.base import CohortTerms, MethodConfig
@@ -44,7 +45,11 @@ at 0.05 .53 are right; of AG News .80 and .87."""
 
 
 class PrivateTrainingConfig(MethodConfig):
-    """Settings of every private training. Defaults suit small models and demo cohorts."""
+    """Settings of every private training. Defaults suit small models and demo cohorts.
+
+    Choices that came later are left out of charges at their defaults (`exclude_if`): equal
+    parameters are one release, and what was paid for before is found again.
+    """
 
     constants: ClassVar[Mapping[str, Any]] = {
         "warmup_share": WARMUP_SHARE,
@@ -76,21 +81,23 @@ class PrivateTrainingConfig(MethodConfig):
     weights (r, no unit). null: all weights, the default unless the generator is the base's language
     model.
     """
-    frozen_products: Literal["float32", "int8"] = "float32"
+    frozen_products: Literal["float32", "int8"] = Field(
+        "float32", exclude_if=lambda kind: kind == "float32"
+    )
     """Arithmetic of the layers that lora_rank freezes. int8: 8-bit integers on a processor, forward
     and backward, with exact_sums: true alone; the default where the generator is the base's
     language model. On a GPU always float32.
     """
     micro_batch_records: int = Field(default=32, ge=1, le=4096)
     """Records of one forward and backward pass (records): bounds memory, not privacy cost."""
-    exact_sums: bool = False
+    exact_sums: bool = Field(default=False, exclude_if=not_)
     """true: every record passes through the model alone and clipped gradients are added up in
     float64, exactly, so that the bound on what one record moves is proved, rounding included, and
     workers may share a batch where the dataset has parts; a third as many records a second for a
     small model. false: several share a pass, and sums are float32, where it rests on gradient_slack
     and on the assumption that rounding errors behave as if they were random.
     """
-    gradient_slack: float | None = Field(default=None, ge=0, le=1)
+    gradient_slack: float | None = Field(None, ge=0, le=1, exclude_if=lambda value: value is None)
     """Largest move of one record's clipped gradient when the records that share its pass change (a
     share of clip_bound): so much is kept back of the bound for every record that may share a pass.
     Empty: 2^-16, over eight times what was measured in float32. Passes in bfloat16, float16 or TF32
@@ -98,21 +105,6 @@ class PrivateTrainingConfig(MethodConfig):
     """
     checkpoint_minutes: float = Field(default=5.0, gt=0, le=1440)
     """Time between checkpoints (minutes), from which a killed run goes on."""
-
-    @model_serializer(mode="wrap")
-    def _without_what_was_always_so(self, serialize: Any) -> dict[str, Any]:
-        """Leaves out choices at their defaults, as charges did before there were any.
-
-        Equal parameters are one release: what was paid for is found again.
-        """
-        found: dict[str, Any] = serialize(self)
-        if not self.exact_sums:
-            found.pop("exact_sums", None)
-        if self.gradient_slack is None:
-            found.pop("gradient_slack", None)
-        if self.frozen_products == "float32":
-            found.pop("frozen_products", None)
-        return found
 
     @property
     def freezes_weights(self) -> bool:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, mechanism_of
+from dpsynth_assets.methods.base import mechanism_of
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.decoding import (
     constraint_of,
     context_prompts,
@@ -155,17 +154,6 @@ class Drawing:
     batches: RunBatches
     public: PublicInputs = field(repr=False)
 
-    @property
-    def config(self) -> PrivatePredictionConfig:
-        """The method's settings."""
-        config: PrivatePredictionConfig = self.method.config
-        return config
-
-    @property
-    def terms(self) -> CohortTerms:
-        """The cohort's declared terms."""
-        return self.method.terms
-
     @cached_property
     def drawn(self) -> BatchTokens:
         """The private tokens of its batches."""
@@ -184,13 +172,14 @@ class Drawing:
     @cached_property
     def decoder(self) -> Decoder:
         """What decodes prompts."""
-        return charged_decoder(self.config, self.terms, self.public.language_model)
+        return charged_decoder(self.method.config, self.method.terms, self.public.language_model)
 
     @cached_property
     def rules(self) -> GenerationRules:
         """The loop's public rules."""
-        model, config = self.public.language_model, self.config
-        constraint = constraint_of(self.terms, model)
+        model, method = self.public.language_model, self.method
+        config, terms = method.config, method.terms
+        constraint = constraint_of(terms, model)
         most = config.most_tokens
         if most is None and constraint is not None:  # Every document costs a token.
             most = self.drawn.tokens * config.max_document_tokens
@@ -202,12 +191,12 @@ class Drawing:
             pad_token_id=model.pad_token_id,
             prompt_columns=prompt_columns(
                 model,
-                self.terms.label_texts,
+                terms.label_texts,
                 config.examples_per_context,
                 config.max_example_tokens,
             ),
             max_tokens_per_batch=most,
-            rows_per_pass=self.method.declared.rows_per_pass,
+            rows_per_pass=method.declared.rows_per_pass,
             constraint=constraint,
         )
 
@@ -230,9 +219,9 @@ def written_corpus(drawing: Drawing, finished: Sequence[Mapping[str, Any]]) -> S
     frame = corpus_rows(
         drawing.public.language_model,
         method.form,
-        longest=drawing.config.max_document_tokens,
+        longest=drawing.method.config.max_document_tokens,
         tokens=[document.tokens for document in written],
-        labels=[drawing.terms.labels[batch.label] for batch in owners],
+        labels=[drawing.method.terms.labels[batch.label] for batch in owners],
         batches=[batch.index for batch in owners],
         clusters=[batch.cluster for batch in owners],
     )
@@ -272,14 +261,14 @@ def draw_pass(
         if on_step is not None:
             on_step()
 
-    model, texts = drawing.public.language_model, drawing.terms.label_texts
+    model, texts = drawing.public.language_model, drawing.method.terms.label_texts
     beside = [public_prompt(model, texts[batch.label]) for batch in batches]
     prompts = [
         context_prompts(
             model,
             texts[batch.label],
             batch.contexts,
-            max_example_tokens=drawing.config.max_example_tokens,
+            max_example_tokens=drawing.method.config.max_example_tokens,
             columns=drawing.rules.prompt_columns,
         )
         for batch in batches
@@ -307,14 +296,14 @@ def draw_pass(
 
 def _public_prefixes(drawing: Drawing) -> list[list[int]]:
     """What every private prompt of a label begins with, regardless of its examples: read once."""
-    model, config = drawing.public.language_model, drawing.config
+    model, config = drawing.public.language_model, drawing.method.config
 
     def prompt_of(label_text: str, example: str) -> list[int]:
         examples = [example] * config.examples_per_context
         ids: list[int] = model.prompt_ids(label_text, examples, config.max_example_tokens)
         return ids
 
-    return [public_prefix(partial(prompt_of, text)) for text in drawing.terms.label_texts]
+    return [public_prefix(partial(prompt_of, text)) for text in drawing.method.terms.label_texts]
 
 
 def completed(
@@ -333,12 +322,12 @@ def completed(
 
     **Privacy** The continuation reads a label and tokens that are already released.
     """
-    config, model = drawing.config, drawing.public.language_model
+    config, model = drawing.method.config, drawing.public.language_model
     constraint = drawing.rules.constraint
     if config.on_exhaustion == "drop":
         finished = [document for document in documents if document.finished]
         return _valid(drawing, finished)
-    starts = [public_prompt(model, text) for text in drawing.terms.label_texts]
+    starts = [public_prompt(model, text) for text in drawing.method.terms.label_texts]
     unfinished = [
         (document, starts[label])
         for document, label in zip(documents, labels, strict=True)

@@ -67,7 +67,7 @@ def generate_corpus(
     told = PassProgress(len(batches.passes), len(batches.batches), drawing.rules, progress)
     run = _Run(drawing, told, private.passes)
     if private.parts is None:
-        placed = in_parts(batches.placed(private), drawing.config.batches_per_forward)
+        placed = in_parts(batches.placed(private), drawing.method.config.batches_per_forward)
         finished = [run.drawn(number, own) for number, own in enumerate(placed)]
     elif reopened is None or private.passes is None:
         raise ValueError("Expected a store of passes and workers that open models, got neither.")
