@@ -68,6 +68,25 @@ def block_entries(device: str | None = None) -> int:
     return min(BLOCK_ENTRIES, CACHED_ENTRIES) if device == "cpu" else BLOCK_ENTRIES
 
 
+def column_blocks(
+    private_logits: "torch.Tensor", allowed: "torch.Tensor | None"
+) -> Iterator[tuple[slice, "torch.Tensor"]]:
+    """Yields (slice into the A allowed tokens, (n, C) logits as stored) block by block.
+
+    Args:
+        private_logits: (n, V) of any floating type.
+        allowed: (A,) int64 token ids, or None for all V tokens, whose blocks are views.
+    """
+    tokens = private_logits.shape[1] if allowed is None else len(allowed)
+    width = block_columns(len(private_logits), private_logits.device.type)
+    for start in range(0, tokens, width):
+        part = slice(start, min(start + width, tokens))
+        if allowed is None:
+            yield part, private_logits[:, part]
+        else:
+            yield part, private_logits.index_select(1, allowed[part])
+
+
 def usable_rows(
     private_logits: "torch.Tensor",
     allowed: "torch.Tensor | None",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.cpu import is_plain, map_on_cpu_threads, nth_largest, plain_entries
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.errors import check_at_least
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 _GATHERED_ENTRIES = 1 << 18
-"""Logits of supports that are worked on together, in float64; one batch at least."""
+"""Logits of all batches' supports that are worked on together, in float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,33 +118,40 @@ class DifferenceTokenMechanism(SoftmaxOfSums):
         supports = self.supports(public_logits, allowed)
         if not supports:
             return np.zeros(0, dtype=np.int64)
-        entries = len(batch_of_row) * max(len(support) for support in supports)
-        size = max(1, _GATHERED_ENTRIES * len(supports) // max(1, entries))
+        widest = max(len(support) for support in supports)
+        together = len(batch_of_row) * widest <= _GATHERED_ENTRIES
 
         def draw(own: slice) -> np.ndarray:
-            tokens, sums = self._private_sums(
-                private_logits, public_logits[own], rows_of[own], supports[own]
-            )
-            drawn = draw_tokens(sums, self._divisor)
-            return tokens.cpu().numpy()[np.arange(len(drawn)), drawn]
+            draw_some = self._draw_together if together else self._draw_one
+            return draw_some(private_logits, public_logits[own], rows_of[own], supports[own])
 
+        size = len(supports) if together else 1
         parts = [slice(start, start + size) for start in range(0, len(supports), size)]
         drawn = map_on_cpu_threads(draw, parts, plain_entries(private_logits))
         return np.concatenate(drawn)
 
-    def _private_sums(
+    def _draw_one(
         self,
         private_logits: "torch.Tensor",
         public_logits: "torch.Tensor",
         rows_of: "Sequence[torch.Tensor | slice]",
         supports: "Sequence[torch.Tensor]",
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Computes the tokens and undivided scores of some batches, exact on the lattice.
+    ) -> np.ndarray:
+        """Draws (1,) token of one batch, regardless of its support's width."""
+        (distribution,) = _public_distributions(public_logits, supports)
+        sums = self._lattice.public_units(distribution)
+        sums += self._private_sums(private_logits, distribution, rows_of[0], supports[0])
+        drawn = draw_tokens(sums.unsqueeze(0), self._divisor)
+        return supports[0].cpu().numpy()[drawn]
 
-        Returns:
-            (G, A) int64 tokens of the supports, filled to one width, and (G, A) float64
-            s z_pub + Σ_z clip_C(z − z_pub) of them, −inf where there is no token.
-        """
+    def _draw_together(
+        self,
+        private_logits: "torch.Tensor",
+        public_logits: "torch.Tensor",
+        rows_of: "Sequence[torch.Tensor | slice]",
+        supports: "Sequence[torch.Tensor]",
+    ) -> np.ndarray:
+        """Draws (G,) tokens in one pass over the supports of all batches, filled to one width."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -170,7 +178,9 @@ class DifferenceTokenMechanism(SoftmaxOfSums):
         )
         ignored = ignored | ~torch.isfinite(maximum)
         differences = self._lattice.clipped(own, normalisers, distribution.index_select(0, owner))
-        return tokens, sums.index_add_(0, owner, differences.masked_fill_(ignored, 0.0))
+        sums.index_add_(0, owner, differences.masked_fill_(ignored, 0.0))
+        drawn = draw_tokens(sums, self._divisor)
+        return tokens.cpu().numpy()[np.arange(len(drawn)), drawn]
 
     def support(self, public_row: "torch.Tensor", allowed: np.ndarray | None) -> "torch.Tensor":
         """Lists (A,) int64 tokens of the public support of (V,) public logits."""
@@ -205,9 +215,46 @@ class DifferenceTokenMechanism(SoftmaxOfSums):
             rows: (n,) int64 rows of the batch, n >= 0, or a slice of rows.
             support: (A,) int64 token ids.
         """
-        public_row = public_row.to(private_logits.device)
-        _, sums = self._private_sums(private_logits, public_row[None], [rows], [support])
-        return sums[0] / (self.batch.expected_batch_size * self.temperature)
+        (distribution,) = _public_distributions(
+            public_row.to(private_logits.device).unsqueeze(0), [support]
+        )
+        sums = self._lattice.public_units(distribution)
+        sums += self._private_sums(private_logits, distribution, rows, support)
+        return sums / (self.batch.expected_batch_size * self.temperature)
+
+    def _private_sums(
+        self,
+        private_logits: "torch.Tensor",
+        distribution: "torch.Tensor",
+        rows: "torch.Tensor | slice",
+        support: "torch.Tensor",
+    ) -> "torch.Tensor":
+        """Computes (A,) float64 Σ clip_C(z − z_pub) of one batch, exact on the lattice."""
+        import torch
+
+        own = private_logits[rows]
+        columns = None if len(support) == own.shape[1] else support
+        if columns is not None and len(support) <= block_columns(len(own)):
+            own, columns = own.index_select(1, support), None
+        maximum = distribution.new_full((len(own),), -torch.inf)
+        for _, block in column_blocks(own, columns):
+            maximum = torch.maximum(maximum, block.amax(dim=1).to(torch.float64))
+        usable = torch.isfinite(maximum)
+        if not bool(usable.all()):
+            own, maximum = own[usable], maximum[usable]
+        weights = torch.zeros_like(maximum)
+        for _, block in column_blocks(own, columns):
+            weights += _shifted(block, maximum).exp_().sum(dim=1)
+        normalisers = self._lattice.rounded_normalisers(
+            weights.log_(), len(support), lambda row: _numbers(own[row], columns)
+        )
+        sums = torch.zeros_like(distribution)
+        for part, block in column_blocks(own, columns):
+            differences = self._lattice.clipped(
+                _shifted(block, maximum), normalisers, distribution[part]
+            )
+            sums[part] = differences.sum(dim=0)
+        return sums
 
 
 def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) -> "torch.Tensor":
@@ -287,3 +334,18 @@ def _public_distributions(
         logits = row[support].to(torch.float64)
         distributions.append(logits.sub_(torch.logsumexp(logits, 0)))
     return distributions
+
+
+def _shifted(block: "torch.Tensor", maximum: "torch.Tensor") -> "torch.Tensor":
+    """Computes (n, C) float64 logits less their row's maximum."""
+    import torch
+
+    return block.to(torch.float64, copy=True).sub_(maximum.unsqueeze(1))
+
+
+def _numbers(row: "torch.Tensor", columns: "torch.Tensor | None") -> np.ndarray:
+    """Reads one row's (A,) float64 logits."""
+    import torch
+
+    taken = row if columns is None else row[columns]
+    return np.asarray(taken.to(torch.float64).cpu().numpy())

@@ -34,7 +34,7 @@ def rows_of(batch_of_row, batch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("top_k", [None, 9])
-def test_tensor_scores_match_the_numpy_oracle(dtype, top_k):
+def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, top_k):
     logits, public, batch_of_row = batches()
     logits, tested = logits.to(dtype), mechanism(top_k=top_k)
     for batch in range(6):

@@ -3,10 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
+from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
@@ -125,3 +126,13 @@ def test_public_top_k_needs_public_logits_and_a_token():
         restricted.select(logits, batch_of_row, np.arange(6), PrivateTokenMeter(1, 6))
     with pytest.raises(ValueError, match="public_top_k >= 1"):
         dataclasses.replace(MECHANISM, public_top_k=0)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 3000), st.integers(1, 5000))
+def test_blocks_cover_the_vocabulary_and_stay_small(rows, vocabulary):
+    logits = torch.empty(1, 1).expand(rows, vocabulary)
+    parts = list(column_blocks(logits, None))
+    covered = np.concatenate([np.arange(part.start, part.stop) for part, _ in parts])
+    assert covered.tolist() == list(range(vocabulary))
+    assert all(block.numel() <= max(clipping.CACHED_ENTRIES, rows) for _, block in parts)
