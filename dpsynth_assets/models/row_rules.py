@@ -51,6 +51,9 @@ _LEAD = re.compile(
 _CLOSED = re.compile(r'([^"]*[^\s"(])"\s*(?:[,;"]|\n)')
 """A text up to its first quotation mark, where that one closes and a list of others follows."""
 
+_OPENED = re.compile(r'[^"]*[^\s"(\d]"(?=[\s.,;:!?)\-]|$)')
+"""A text up to its first quotation mark, where that one closes, and is no mark of inches."""
+
 _QUOTES = {'"': '"', "“": "”", "«": "»", "「": "」"}
 
 _PLACEHOLDER = re.compile(
@@ -110,8 +113,11 @@ def trimmed(text: str, frames: Collection[str] = (), *, ended: bool = False) -> 
     cuts += [place for each in openings if (place := text.find("\n" + each)) >= 0]
     text = _unquoted(text[: min(cuts, default=None)].strip())
     if any(each.rstrip().endswith('"') for each in frames):
-        closed = _CLOSED.match(text)  # The prompt has opened the quotation that ends there.
-        text = closed[1] if closed else text
+        closed = _CLOSED.match(text)  # The prompt has opened the quotation that ends there,
+        if closed:
+            text = closed[1]
+        elif _OPENED.match(text):  # of a title or of speech, where the text goes on behind it.
+            text = f'"{text}'
     if ended:
         return text
     ends = [match.end() for match in _END.finditer(text) if _ends(text, match)]

@@ -316,6 +316,8 @@ FRAMES = ('Five-star review: "', "Question:")
         ('Five-star review: "It was good.', "It was good."),
         ('It was good.\nFive-star review: "Another.', "It was good."),
         ('Red October Cafe", "Bella\'s", "Gib', "Red October Cafe"),
+        ('Cold Water" is a comedy.', '"Cold Water" is a comedy.'),
+        ('Two of 8" each came.', 'Two of 8" each came.'),
         ("Text: It was good.", "It was good."),
         ("It was good.\n\nText: Another.", "It was good."),
         ("It was good.<|im_end|>\n<|im_start|>user\nMore", "It was good."),
