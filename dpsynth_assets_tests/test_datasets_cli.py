@@ -59,11 +59,7 @@ def test_warnings_pass_and_errors_do_not(folder):
             "in words what a text is, got 'ABBR', '3', 'neg'",
         ),
         ({"ABBR": "abbreviation", "neg": "complaint"}, "Short questions", ""),
-        (
-            ["Sports", "Sci/Tech"],
-            "Questions",
-            "at least two words in the domain of the public",
-        ),
+        (["Sports", "Sci/Tech"], "Questions", "at least two words in the domain of the public"),
     ],
 )
 def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, labels, domain, told):

@@ -3,11 +3,7 @@
 import pytest
 
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.datasets import (
-    DatasetFileError,
-    PublicDataSpec,
-    parse_dataset_file,
-)
+from dpsynth_assets.datasets import DatasetFileError, PublicDataSpec, parse_dataset_file
 from dpsynth_assets.datasets.standing import shared_record_problems
 from dpsynth_assets.public_base.making import _trained_generator, read_documents
 from dpsynth_assets.records import SourceError
@@ -146,11 +142,7 @@ def test_a_shared_account_under_the_same_terms_holds(folder):
             "neighboring_relation",
             "add-remove, as in 'one'",
         ),
-        (
-            {"privacy_unit": {"column": "id", "max_records": 2}},
-            "privacy_unit",
-            "as in 'one', got",
-        ),
+        ({"privacy_unit": {"column": "id", "max_records": 2}}, "privacy_unit", "as in 'one', got"),
         ({"shares_records_with": "onne"}, "shares_records_with", "Did you mean 'one'?"),
         (
             {"budget": {"epsilon": 4, "delta": 1e-6, "accountant": "tight"}},

@@ -151,8 +151,7 @@ def test_the_bound_keeps_the_smallest_hashes_not_the_first_or_shortest_texts(tmp
     rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": "1"} for i in range(9)]
     everything = read(tmp_path, rows, ids=True, bound=9, held_out_fraction=0).records
     ids = sorted(
-        everything["record_id"],
-        key=lambda name: keyed_hash(Purpose.UNIT_BOUND, "reviews", name),
+        everything["record_id"], key=lambda name: keyed_hash(Purpose.UNIT_BOUND, "reviews", name)
     )
     bounded = read(tmp_path, rows, ids=True, bound=4, held_out_fraction=0)
     assert set(bounded.records["record_id"]) == set(ids[:4])

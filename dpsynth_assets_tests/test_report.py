@@ -7,11 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from dpsynth_assets.cli.evaluate import (
-    _without_accuracy,
-    read_rows,
-    split_by_content,
-)
+from dpsynth_assets.cli.evaluate import _without_accuracy, read_rows, split_by_content
 from dpsynth_assets.metrics.metric import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock

@@ -12,12 +12,7 @@ from pydantic import ValidationError
 
 from dpsynth_assets.advice.advice import Advice, Offer, advise as weighed
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
-from dpsynth_assets.cli.terminal import (
-    AsJson,
-    answer,
-    say,
-    show_table,
-)
+from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.fields import problems_of
 from dpsynth_assets.datasets.standing import declared_base

@@ -32,16 +32,9 @@ from dpsynth_assets.cli.terminal import (
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.audits import AUDITS, find_audit
-from dpsynth_assets.methods.private_prediction.decoding import (
-    cohort_audit,
-    settings_of,
-    slack_file,
-)
+from dpsynth_assets.methods.private_prediction.decoding import cohort_audit, settings_of, slack_file
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import (
-    rounded_down,
-    rounded_up,
-)
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.report.audit_page import SPENDS, audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json

@@ -107,8 +107,7 @@ def verify(head: str | None = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def head(
-    entries: Annotated[int | None, typer.Option(min=1)] = None,
-    as_json: AsJson = False,
+    entries: Annotated[int | None, typer.Option(min=1)] = None, as_json: AsJson = False
 ) -> None:
     """Print the ledger head that proofs of exported packages refer to.
 

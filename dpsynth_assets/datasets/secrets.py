@@ -82,10 +82,7 @@ class SecretKindSpec(Declaration):
     def budget(self) -> SecretBudget:
         """The budget as the privacy code knows it."""
         return SecretBudget(
-            kind=self.name,
-            prior=self.prior,
-            posterior=self.posterior,
-            max_records=self.max_records,
+            kind=self.name, prior=self.prior, posterior=self.posterior, max_records=self.max_records
         )
 
     def refusals(self) -> Iterator[Refusal]:

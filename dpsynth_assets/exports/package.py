@@ -248,10 +248,7 @@ def export_corpus(runner: Runner, planned: PlannedMethod, target: Path, hub: Hub
 
 
 def export_generator(
-    runner: Runner,
-    planned: PlannedMethod,
-    target: Path,
-    hub: HubFacts,
+    runner: Runner, planned: PlannedMethod, target: Path, hub: HubFacts
 ) -> TreeHead:
     """Packs the weights that a method fine-tuned on the records, under a label of their own.
 
@@ -334,11 +331,7 @@ def write_corpus(folder: Path, label: Mapping[str, Any], rows: pl.DataFrame, hub
 
 
 def write_generator(
-    folder: Path,
-    label: Mapping[str, Any],
-    weights: Path,
-    prompts: Mapping[str, str],
-    hub: HubFacts,
+    folder: Path, label: Mapping[str, Any], weights: Path, prompts: Mapping[str, str], hub: HubFacts
 ) -> None:
     """Writes a generator as `AutoModelForCausalLM.from_pretrained` reads it.
 

@@ -165,11 +165,7 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
             return [f"{PROOF_FILE}: expected {expected} entries behind the label, got {len(seen)}."]
         _expect_all_inputs(seen, subject["reservation"])
         recomputed = corpus_label(
-            seen,
-            subject["reservation"],
-            label["audits"],
-            kind=subject["kind"],
-            linked=False,
+            seen, subject["reservation"], label["audits"], kind=subject["kind"], linked=False
         )
     except PrivacyError as problem:
         return [f"{PROOF_FILE}: {problem}"]

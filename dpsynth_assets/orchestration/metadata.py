@@ -141,11 +141,7 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 def spend_metadata(
-    ledger: Ledger,
-    reservation: Reservation,
-    terms: BudgetTerms,
-    *,
-    inherited: Sequence[Event] = (),
+    ledger: Ledger, reservation: Reservation, terms: BudgetTerms, *, inherited: Sequence[Event] = ()
 ) -> dict[str, Any]:
     """Privacy spend of one release as asset metadata.
 

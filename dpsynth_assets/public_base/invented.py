@@ -139,9 +139,7 @@ def invented_documents(
     model_name = str(manifest["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]
     engine = EngineSpec(kind=spec.language_model.writes_by)
     templates = default_templates(
-        spec.domain,
-        labelled=bool(spec.invented.labels),
-        asks=spec.language_model.asks,
+        spec.domain, labelled=bool(spec.invented.labels), asks=spec.language_model.asks
     )
     written_by = (templates.to_json(), spec.invented, model_name, engine.kind)
     version = version_of("invented", CODE_VERSION, *written_by)

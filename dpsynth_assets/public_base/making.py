@@ -128,9 +128,7 @@ def tuning_of(spec: PublicDataSpec, manifest: Mapping[str, Any]) -> str:
 
 
 def generator_manifest(
-    spec: PublicDataSpec,
-    language_model: Mapping[str, Any] | None,
-    report: Report = silent,
+    spec: PublicDataSpec, language_model: Mapping[str, Any] | None, report: Report = silent
 ) -> dict[str, Any]:
     """Describes the generator that fine-tuning starts from: named weights, or the base's model.
 

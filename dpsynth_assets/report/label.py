@@ -298,10 +298,7 @@ def _label(
             "every parameter named in this label, and the dataset file",
             "which public base, language model and clusters were used",
         ],
-        "assumptions": [
-            *assumptions(charges),
-            *losses_of_ledger(entries),
-        ],
+        "assumptions": [*assumptions(charges), *losses_of_ledger(entries)],
         "selection": texts()["selection"],
         "not_protected": not_protected(kinds, terms.unit.describe(), terms.relation),
         "not_summed": not_summed(kinds),

@@ -48,12 +48,7 @@ from dpsynth_assets.public_base.making import (
     model_files,
     public_versions,
 )
-from dpsynth_assets.releases.once import (
-    Drawn,
-    Releasing,
-    StoredRelease,
-    plain_json,
-)
+from dpsynth_assets.releases.once import Drawn, Releasing, StoredRelease, plain_json
 from dpsynth_assets.releases.store import StoredReleases, sealed_release
 from dpsynth_assets.run.records import RecordSource
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint

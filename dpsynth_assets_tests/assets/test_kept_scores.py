@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.attacks import circumstances
-from dpsynth_assets.metrics.evaluation import (
-    Evaluation,
-    EvaluationSettings,
-    PrivateReference,
-)
+from dpsynth_assets.metrics.evaluation import Evaluation, EvaluationSettings, PrivateReference
 from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.orchestration.assets import kept_scores as subject
 from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore

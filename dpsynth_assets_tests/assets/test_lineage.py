@@ -10,14 +10,7 @@ import pytest
 import dpsynth_assets
 from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
-from dpsynth_assets.tags import (
-    INTERNAL,
-    MECHANISM,
-    PRIVACY,
-    PUBLIC,
-    RELEASED,
-    SENSITIVE,
-)
+from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PUBLIC, RELEASED, SENSITIVE
 
 
 def asset(name, level, deps=(), mechanism=None, **options):

@@ -9,12 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dpsynth_assets.cli.progress_display import progress_display
-from dpsynth_assets.orchestration.instance import (
-    CHARACTERS,
-    ROWS,
-    follow_run,
-    show_rows,
-)
+from dpsynth_assets.orchestration.instance import CHARACTERS, ROWS, follow_run, show_rows
 from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets.report.cards import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
@@ -34,10 +29,7 @@ def console(written):
 
 @pytest.fixture
 def spec():
-    return letters(
-        columns={"labels": ["topic"]},
-        public_facts={"labels": {"topic": ["a", "b"]}},
-    )
+    return letters(columns={"labels": ["topic"]}, public_facts={"labels": {"topic": ["a", "b"]}})
 
 
 # Steps

@@ -9,11 +9,7 @@ from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
 from dpsynth_assets.cli.datasets import method_problems
-from dpsynth_assets.datasets import (
-    PrivateDatasetSpec,
-    dataset_folders,
-    standing,
-)
+from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
 from dpsynth_assets.datasets.dataset_sections import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
@@ -40,9 +36,7 @@ def tick(spec: PrivateDatasetSpec, at: datetime = MIDNIGHT):
     schedule = loaded(spec).resolve_schedule_def(f"regenerate_{spec.name}_schedule")
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_schedule_context(
-            instance=instance,
-            scheduled_execution_time=at,
-            resources={"ledger": PrivacyLedger()},
+            instance=instance, scheduled_execution_time=at, resources={"ledger": PrivacyLedger()}
         )
         return schedule.evaluate_tick(context)
 

@@ -26,29 +26,15 @@ from dpsynth_assets_tests.web.walk import (
 )
 
 LOOKS = (
-    "mechanism_explained",
-    "corpus",
-    "columns",
-    "samples",
-    "report",
-    "test_tick",
-    "run_tags",
-    "budgets",
-    "five_questions",
-    "statement",
-)
+    "mechanism_explained", "corpus", "columns", "samples", "report", "test_tick", "run_tags",
+    "budgets", "five_questions", "statement",
+)  # fmt: skip
 """Pictures of what lies there, in which a text or a number is worth reading."""
 
 HAPPENS = (
-    "data_flow",
-    "progress",
-    "privacy_levels",
-    "blocking_check",
-    "launchpad_refuses",
-    "schedule",
-    "timeline",
-    "skip_reason",
-)
+    "data_flow", "progress", "privacy_levels", "blocking_check", "launchpad_refuses", "schedule",
+    "timeline", "skip_reason",
+)  # fmt: skip
 """Pictures of what happens in a walk, and of a graph small enough to be read."""
 
 

@@ -30,11 +30,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import ACTS
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.report.audit_page import (
-    LEVELS,
-    audit_page,
-    spend_table,
-)
+from dpsynth_assets.report.audit_page import LEVELS, audit_page, spend_table
 from dpsynth_assets.report.audit_trail import (
     CHAIN,
     FILE,
@@ -190,11 +186,7 @@ def report_no_audit(cohort: str, reason: str, instance: dg.DagsterInstance) -> N
 def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterInstance) -> None:
     key, partition = asset_of_cohort(cohort, AUDIT, AUDIT_TRAIL)
     evaluation = dg.AssetCheckEvaluation(
-        asset_key=key,
-        check_name=AGREES,
-        passed=passed,
-        metadata=_shown(lines),
-        partition=partition,
+        asset_key=key, check_name=AGREES, passed=passed, metadata=_shown(lines), partition=partition
     )
     report_check(instance, evaluation)
 

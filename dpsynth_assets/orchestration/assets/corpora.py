@@ -179,10 +179,7 @@ def attack_checks(
 
 
 def publish_corpus(
-    spec: PrivateDatasetSpec,
-    planned: PlannedMethod,
-    candidate: pl.DataFrame,
-    ledger: Ledger,
+    spec: PrivateDatasetSpec, planned: PlannedMethod, candidate: pl.DataFrame, ledger: Ledger
 ) -> dg.MaterializeResult[Any]:
     """Replaces the published folder with the candidate's rows, a card and a privacy label.
 

@@ -365,9 +365,7 @@ def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.A
     )
     @private_section("/".join(key.path))
     def copied_spans(
-        candidate_corpus: pl.DataFrame,
-        public_corpus: pl.DataFrame,
-        sensitive_store: SensitiveStore,
+        candidate_corpus: pl.DataFrame, public_corpus: pl.DataFrame, sensitive_store: SensitiveStore
     ) -> dg.MaterializeResult:
         table = _compare(spec.name, candidate_corpus, public_corpus, sensitive_store)
         place = sensitive_store.write_internal_table(spec.name, spans_table(planned.folder), table)

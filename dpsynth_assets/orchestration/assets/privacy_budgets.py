@@ -43,9 +43,7 @@ _EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in an
 
 
 def budgets_now(
-    ledger: Ledger | None,
-    instance: dg.DagsterInstance,
-    audited: Mapping[str, int] | None = None,
+    ledger: Ledger | None, instance: dg.DagsterInstance, audited: Mapping[str, int] | None = None
 ) -> Budgets:
     """Reads the accounts of all cohorts, the results of their last audits, and their last runs.
 

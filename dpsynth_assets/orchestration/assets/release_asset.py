@@ -74,10 +74,7 @@ def node_asset(plan: DatasetPlan, node: Node) -> dg.AssetsDefinition:
     tags = (
         {PRIVACY: RELEASED}
         if public
-        else {
-            PRIVACY: RELEASED,
-            MECHANISM: f"{part.method.name}.{artifact}",
-        }
+        else {PRIVACY: RELEASED, MECHANISM: f"{part.method.name}.{artifact}"}
     )
     settings: Any = CorpusConfig if stage is None else ReleaseConfig
     section = public_section if public else private_section

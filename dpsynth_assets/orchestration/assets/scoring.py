@@ -122,10 +122,7 @@ def score_corpora(
             with public_section("Opening the public language model"):
                 judge = models.language_model(language_model)
         return Evaluation(
-            reference=reference,
-            public_texts=public_texts,
-            settings=settings,
-            language_model=judge,
+            reference=reference, public_texts=public_texts, settings=settings, language_model=judge
         )
 
     def scores_of(corpus: CorpusToScore) -> CorpusScores:

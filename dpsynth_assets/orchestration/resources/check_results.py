@@ -44,8 +44,7 @@ def report_check(instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluati
         if run is not None and not run.is_finished:
             return
     asked = dg.AssetRecordsFilter(
-        asset_key=evaluation.asset_key,
-        asset_partitions=None if partition is None else [partition],
+        asset_key=evaluation.asset_key, asset_partitions=None if partition is None else [partition]
     )
     made = instance.fetch_materializations(asked, limit=_RECENT).records
     last = next((record for record in made if partition is None or record.run_id), None)

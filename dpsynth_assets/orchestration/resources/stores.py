@@ -249,8 +249,7 @@ def _stored_under(key: dg.AssetKey, partition: str | None) -> list[str]:
 def _digest_in_event_log(context: dg.InputContext, partition: str | None) -> str | None:
     """Digest of the latest value as its materialisation names it; None where it names none."""
     asked = dg.AssetRecordsFilter(
-        asset_key=context.asset_key,
-        asset_partitions=None if partition is None else [partition],
+        asset_key=context.asset_key, asset_partitions=None if partition is None else [partition]
     )
     records = context.instance.fetch_materializations(asked, limit=1).records
     materialisation = records[0].asset_materialization if records else None

@@ -37,12 +37,7 @@ class Guard:
     """ASGI middleware that refuses, in one line, what no page of this server asks for."""
 
     def __init__(
-        self,
-        app: Any,
-        *,
-        hosts: Iterable[str] = (),
-        read_only: bool = False,
-        path_prefix: str = "",
+        self, app: Any, *, hosts: Iterable[str] = (), read_only: bool = False, path_prefix: str = ""
     ) -> None:
         """Wraps an application.
 
