@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.attacks.overlap import HeldRecords, verbatim_share
 
 CORPORA = ("yelp_reviews", "ag_news")
 LENGTHS = (12, 14, 20, 30)
@@ -35,11 +35,11 @@ def main() -> None:
         texts = pl.read_parquet(data / f"{name}.parquet")["text"].drop_nulls().to_list()
         random.shuffle(texts)
         private, others = texts[: arguments.records], texts[arguments.records :]
-        carriers = others[: arguments.spans]
-        print(f"{name}: {verbatim_share(carriers, private, public):.3f} of carriers alone")
+        carriers, seen = others[: arguments.spans], HeldRecords(texts=private)
+        print(f"{name}: {verbatim_share(carriers, seen, public):.3f} of carriers alone")
         for length in LENGTHS:
             pasted = [paste(carrier, private, length, random) for carrier in carriers]
-            found = verbatim_share(pasted, private, public)
+            found = verbatim_share(pasted, seen, public)
             print(f"{name}: {found:.3f} of {len(pasted)} spans of {length} words found")
 
 

@@ -32,9 +32,10 @@ word.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -95,33 +96,74 @@ def _word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest())
 
 
-SpanHolders = Callable[[np.ndarray, int], np.ndarray]
-"""Counts the private units that hold each span: (uint64 (C,) sorted and distinct hashes, words a
-span) -> int64 (C,). Where records are in shards, all records of a unit are in one of them, so the
-counts of all shards add up to those of the whole."""
+class SourceRecords(Protocol):
+    """Private records, wherever they lie, among which copies are counted.
+
+    Where records are in shards, all records of a unit are in one of them, so the counts of all
+    shards add up to those of the whole.
+    """
+
+    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
+        """Counts the private units that hold each span.
+
+        Args:
+            candidates: uint64 (C,) hashes of spans, sorted and distinct.
+            words: Words a span.
+
+        Returns:
+            int64 (C,).
+        """
+
+    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
+        """Counts the private records close to each row: (N, d) unit embeddings -> int64 (N,)."""
 
 
-def holders_among(texts: Sequence[str], units: Sequence[str] | None) -> SpanHolders:
-    """Counts among records in memory.
+BLOCK_ROWS = 1_024
 
-    Args:
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldRecords:
+    """Records in memory, or in a mapped file.
+
+    Attributes:
         texts: Private records.
         units: Unit of each; None counts each record as a unit.
-
-    Raises:
-        ValueError: Units and records differ in number.
+        features: (M, d) unit embeddings of the records.
     """
-    numbers = _unit_numbers(units, len(texts))
 
-    def holders(candidates: np.ndarray, words: int) -> np.ndarray:
+    texts: Sequence[str] = field(repr=False, default=())
+    units: Sequence[str] | None = field(repr=False, default=None)
+    features: np.ndarray | None = field(repr=False, default=None)
+
+    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
+        """See `SourceRecords`.
+
+        Raises:
+            ValueError: Units and records differ in number.
+        """
+        numbers = _unit_numbers(self.units, len(self.texts))
         unit_count = int(numbers.max(initial=0)) + 1
         pairs = np.empty(0, dtype=np.int64)  # candidate * units + unit, each once
-        for block in word_blocks(texts):
+        for block in word_blocks(self.texts):
             places, rows = matches(candidates, block, words)
             pairs = np.union1d(pairs, places * unit_count + numbers[rows])
         return np.bincount(pairs // unit_count, minlength=len(candidates))
 
-    return holders
+    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
+        """See `SourceRecords`.
+
+        Raises:
+            ValueError: There are no embeddings.
+        """
+        if self.features is None:
+            raise ValueError("Expected embeddings of the private records, got none.")
+        counts = np.zeros(len(features), dtype=np.int64)
+        for other in range(0, len(self.features), BLOCK_ROWS):
+            private = np.asarray(self.features[other : other + BLOCK_ROWS])
+            for start in range(0, len(features), BLOCK_ROWS):
+                rows = slice(start, start + BLOCK_ROWS)
+                counts[rows] += _close_pairs(features[rows], private, cosine)
+        return counts
 
 
 def matches(candidates: np.ndarray, block: WordBlock, words: int) -> tuple[np.ndarray, np.ndarray]:
@@ -145,27 +187,7 @@ def _unit_numbers(units: Sequence[str] | None, records: int) -> np.ndarray:
     return np.unique(np.asarray(units), return_inverse=True)[1]
 
 
-CloseRecords = Callable[[np.ndarray, float], np.ndarray]
-"""Counts the private records close to each row: ((N, d) features, cosine) -> int64 (N,). The counts
-of records that are in shards add up to those of the whole."""
-
-BLOCK_ROWS = 1_024
 _PAIRS_AT_A_TIME = 1 << 14
-
-
-def close_among(private_features: np.ndarray) -> CloseRecords:
-    """Counts among records in memory, or in a mapped file: (M, d) unit embeddings."""
-
-    def close(features: np.ndarray, cosine: float) -> np.ndarray:
-        counts = np.zeros(len(features), dtype=np.int64)
-        for other in range(0, len(private_features), BLOCK_ROWS):
-            private = np.asarray(private_features[other : other + BLOCK_ROWS])
-            for start in range(0, len(features), BLOCK_ROWS):
-                rows = slice(start, start + BLOCK_ROWS)
-                counts[rows] += _close_pairs(features[rows], private, cosine)
-        return counts
-
-    return close
 
 
 def _close_pairs(block: np.ndarray, private: np.ndarray, cosine: float) -> np.ndarray:
@@ -198,38 +220,23 @@ EVERYDAY_SHARE = 0.05
 NEAR_DUPLICATE_COSINE = 0.95
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Background:
-    """Spans that a corpus is compared with."""
-
-    private: SpanHolders
-    public_texts: Sequence[str]
-
-    @classmethod
-    def of(cls, private: Sequence[str] | SpanHolders, public_texts: Sequence[str]) -> "_Background":
-        """Private records, each a unit, or what counts units; and documents."""
-        holders = private if callable(private) else holders_among(private, None)
-        return cls(private=holders, public_texts=public_texts)
-
-
 def verbatim_share(
     texts: Sequence[str],
-    private_texts: Sequence[str] | SpanHolders,
+    private: SourceRecords,
     public_texts: Sequence[str],
 ) -> float:
     """Share of texts that repeat a span particular to few private units; 0 for an empty corpus.
 
     Args:
         texts: The synthetic corpus.
-        private_texts: Private records, each a unit, or what counts units (`holders_among`).
+        private: The records that may have been copied.
         public_texts: Documents whose spans are no leak.
 
     **Privacy** Internal: computed from private records without noise.
     """
-    background = _Background.of(private_texts, public_texts)
     copies = np.zeros(len(texts), dtype=bool)
     for block in word_blocks(texts):
-        copies[block.texts[_copied_starts(block, background)]] = True
+        copies[block.texts[_copied_starts(block, private, public_texts)]] = True
     return float(copies.mean()) if len(copies) else 0.0
 
 
@@ -248,14 +255,14 @@ class CopiedSpan:
 
 def copied_spans(
     texts: Sequence[str],
-    private_texts: Sequence[str] | SpanHolders,
+    private: SourceRecords,
     public_texts: Sequence[str],
 ) -> list[CopiedSpan]:
     """Lists every span that `verbatim_share` finds, for the steward's eyes.
 
     Args:
         texts: The synthetic corpus.
-        private_texts: Private records, each a unit, or what counts units (`holders_among`).
+        private: The records that may have been copied.
         public_texts: Documents whose spans are no leak.
 
     Returns:
@@ -263,11 +270,10 @@ def copied_spans(
 
     **Privacy** Internal: computed from private records without noise, and quotes them.
     """
-    background = _Background.of(private_texts, public_texts)
     return [
         CopiedSpan(row, tuple(split_words(texts[row])[first:last]))
         for block in word_blocks(texts)
-        for row, first, last in _runs(block, _copied_starts(block, background))
+        for row, first, last in _runs(block, _copied_starts(block, private, public_texts))
     ]
 
 
@@ -289,9 +295,7 @@ def _runs(block: WordBlock, starts: np.ndarray) -> Iterator[tuple[int, int, int]
         yield run[0], run[1], run[2]
 
 
-def near_duplicate_share(
-    features: np.ndarray, private_features: np.ndarray | CloseRecords
-) -> float:
+def near_duplicate_share(features: np.ndarray, private: SourceRecords) -> float:
     """Share of rows with a private record whose cosine is at least `NEAR_DUPLICATE_COSINE`.
 
     Texts of one template are near duplicates of each other, so the figure says something only
@@ -299,45 +303,49 @@ def near_duplicate_share(
 
     Args:
         features: (N, d) unit embeddings of the synthetic corpus.
-        private_features: (M, d) unit embeddings of private records, or what counts those close to
-            a row where they lie elsewhere.
+        private: The records that may have been copied.
 
     **Privacy** Internal: computed from private records without noise.
     """
     if len(features) == 0:
         return 0.0
-    close = private_features if callable(private_features) else close_among(private_features)
-    return int((close(features, NEAR_DUPLICATE_COSINE) > 0).sum()) / len(features)
+    close = private.close_records(features, NEAR_DUPLICATE_COSINE)
+    return int((close > 0).sum()) / len(features)
 
 
-def _copied_starts(block: WordBlock, background: _Background) -> np.ndarray:
+def _copied_starts(
+    block: WordBlock, private: SourceRecords, public_texts: Sequence[str]
+) -> np.ndarray:
     """Finds the first words of a block's particular spans: int64 (S,), in order."""
     hashes, starts = block.spans(SPAN_WORDS)
     candidates = np.unique(hashes)
-    holders, public = _holders(candidates, SPAN_WORDS, background)
+    holders = private.span_holders(candidates, SPAN_WORDS)
+    public = in_public(candidates, SPAN_WORDS, public_texts)
     leaked = candidates[(holders > 0) & (holders <= MOST_UNITS) & ~public]
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
     if len(suspects) == 0:
         return suspects
-    return suspects[~_composed(block, suspects, background)]
+    common = _common_words(block, private, public_texts)
+    everyday = _everyday_words(block, public_texts)
+    return suspects[~_composed(suspects, common, common | everyday)]
 
 
-def _composed(block: WordBlock, starts: np.ndarray, background: _Background) -> np.ndarray:
+def _composed(starts: np.ndarray, common: np.ndarray, at_an_end: np.ndarray) -> np.ndarray:
     """Marks the spans that common pieces make up, pieces cut by an end included: bool (S,)."""
-    common = _common_words(block, background)
-    at_an_end = common | _everyday_words(block, background.public_texts)
     before = np.concatenate([[0], np.cumsum(~common)])
     last = starts + SPAN_WORDS - 1
     rare_inside = before[last] > before[np.minimum(starts + 1, last)]
     return at_an_end[starts] & at_an_end[last] & ~rare_inside
 
 
-def _common_words(block: WordBlock, background: _Background) -> np.ndarray:
+def _common_words(
+    block: WordBlock, private: SourceRecords, public_texts: Sequence[str]
+) -> np.ndarray:
     """Marks the words of a block that are in a common piece: bool (W,)."""
     hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
-    holders, public = _holders(candidates, PIECE_WORDS, background)
-    common = candidates[public | (holders > MOST_UNITS)]
+    public = in_public(candidates, PIECE_WORDS, public_texts)
+    common = candidates[public | (private.span_holders(candidates, PIECE_WORDS) > MOST_UNITS)]
     pieces = starts[np.isin(hashes, common)]
     covered = np.zeros(len(block.words), dtype=bool)
     for offset in range(PIECE_WORDS):
@@ -357,20 +365,9 @@ def _everyday_words(block: WordBlock, public_texts: Sequence[str]) -> np.ndarray
     return np.isin(block.words, everyday)
 
 
-def _holders(
-    candidates: np.ndarray, words: int, background: _Background
-) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the units that hold each candidate span, and marks those in public text.
-
-    Args:
-        candidates: uint64 (C,), sorted and distinct.
-        words: Words a span.
-        background: Texts to search.
-
-    Returns:
-        int64 (C,) and bool (C,).
-    """
+def in_public(candidates: np.ndarray, words: int, public_texts: Sequence[str]) -> np.ndarray:
+    """Marks those of (C,) sorted and distinct spans that public text has: bool (C,)."""
     public = np.zeros(len(candidates), dtype=bool)
-    for block in word_blocks(background.public_texts):
+    for block in word_blocks(public_texts):
         public[matches(candidates, block, words)[0]] = True
-    return background.private(candidates, words), public
+    return public

@@ -12,7 +12,7 @@ import polars as pl
 import typer
 from pydantic import ValidationError
 
-from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.attacks.overlap import HeldRecords, verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_decisions import recognised_source
 from dpsynth_assets.cli.terminal import AsJson, answer, progress_bar, say, show_table
@@ -172,7 +172,8 @@ def _score(
     evaluation = Evaluation(reference=reference, public_texts=public_texts, settings=settings)
     real, scores = evaluation.real_scores(), evaluation.scores(scored)
     # The maker of the corpus may have read every real row.
-    copied = verbatim_share(scored.texts, [*source["text"], *held_out["text"]], public_texts)
+    seen = HeldRecords(texts=[*source["text"], *held_out["text"]])
+    copied = verbatim_share(scored.texts, seen, public_texts)
     values = {**scores.values, VERBATIM_SHARE.name: copied}
     table = [real, dataclasses.replace(scores, values=values)]
     return table, {"embedder": embedder.name, "evaluation": settings.to_json()}

@@ -10,11 +10,17 @@ mechanism read; copying is measured against the *source* records, which mechanis
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.overlap import MOST_UNITS, NEAR_DUPLICATE_COSINE, SPAN_WORDS
+from dpsynth_assets.attacks.overlap import (
+    MOST_UNITS,
+    NEAR_DUPLICATE_COSINE,
+    SPAN_WORDS,
+    HeldRecords,
+    SourceRecords,
+)
 from dpsynth_assets.datasets.evaluation_section import EncoderSpec, NextWordSettings
 from dpsynth_assets.datasets.fields import Declaration
 from dpsynth_assets.metrics.embedding_distances import (
@@ -90,16 +96,6 @@ class EvaluationSettings:
         return dataclasses.replace(self.mauve, max_rows=self.max_rows)
 
 
-class SourceRecords(Protocol):
-    """All source records, wherever they lie."""
-
-    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """See `attacks.span_holders.SpanHolders`."""
-
-    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
-        """See `attacks.near_copies.CloseRecords`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrivateReference:
     """Private records: what mechanisms read, what was held out, and planted canaries.
@@ -108,7 +104,7 @@ class PrivateReference:
         source: The source records, or a sample of them beside `everywhere`.
         held_out: The held-out records.
         canaries: What was planted.
-        everywhere: All source records, which copies are looked for in; None: the above are all.
+        everywhere: All source records; None: the above are all.
         source_label_count: How many labels all source records have; None: as many as the above.
         source_version: Digest of all source records; "": to be made of the above.
     """
@@ -119,6 +115,12 @@ class PrivateReference:
     everywhere: SourceRecords | None = field(repr=False, default=None)
     source_label_count: int | None = field(repr=False, default=None)
     source_version: str = field(repr=False, default="")
+
+    @property
+    def searched(self) -> SourceRecords:
+        """All source records, which copies are looked for in."""
+        own = HeldRecords(texts=self.source.texts, features=self.source.features)
+        return self.everywhere or own
 
     @property
     def has_labels(self) -> bool:

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpsynth_assets.attacks.overlap import holders_among, matches, word_blocks
+from dpsynth_assets.attacks.overlap import in_public, word_blocks
 from dpsynth_assets.metrics.metric import Metric, Need, Sides, Tables
 
 BANDS = ((2, 4), (5, 9), (10, 19), (20, 49), (50, 99), (100, None))
@@ -91,16 +91,11 @@ def _shares(sides: Sides) -> dict[int, float]:
     private = sides.reference
     if private is None:
         return {}
-    whole = holders_among(private.source.texts, None)
-    count = whole if private.everywhere is None else private.everywhere.span_holders
     holders, kept = [], []
     for words in TERM_WORDS:
         terms = _terms(private.source.texts, words)
-        known = np.zeros(len(terms), dtype=bool)
-        for block in word_blocks(sides.public_texts):
-            known[matches(terms, block, words)[0]] = True
-        terms = terms[~known]
-        holders.append(count(terms, words))
+        terms = terms[~in_public(terms, words, sides.public_texts)]
+        holders.append(private.searched.span_holders(terms, words))
         kept.append(np.isin(terms, _terms(sides.corpus.texts, words)))
     numbers, found = np.concatenate(holders), np.concatenate(kept)
     bands = {

@@ -151,20 +151,13 @@ def _verbatim(sides: Sides) -> float | None:
     private = sides.reference
     if private is None:
         return None
-    return verbatim_share(
-        sides.corpus.texts,
-        private.source.texts if private.everywhere is None else private.everywhere.span_holders,
-        sides.public_texts,
-    )
+    return verbatim_share(sides.corpus.texts, private.searched, sides.public_texts)
 
 
 def _near_duplicates(sides: Sides) -> float | None:
     private = sides.reference
-    if private is None:
-        return None
-    return near_duplicate_share(
-        sides.corpus.features,
-        private.source.features if private.everywhere is None else private.everywhere.close_records,
+    return (
+        None if private is None else near_duplicate_share(sides.corpus.features, private.searched)
     )
 
 

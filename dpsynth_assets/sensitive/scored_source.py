@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.attacks.overlap import close_among, holders_among
+from dpsynth_assets.attacks.overlap import HeldRecords
 from dpsynth_assets.files.kept import array_version, version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.records.record_filters import CANONICAL, Purpose, hash_rows
@@ -34,12 +34,12 @@ class ScoredSource:
     by_unit: bool = False
 
     def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """See `attacks.overlap.SpanHolders`."""
+        """See `attacks.overlap.SourceRecords`."""
         count = partial(_span_holders, candidates=candidates, words=words, by_unit=self.by_unit)
         return self.private.counted(count)
 
     def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
-        """See `attacks.overlap.CloseRecords`."""
+        """See `attacks.overlap.SourceRecords`."""
         count = partial(_close_records, features=features, cosine=cosine)
         return self.private.counted(count)
 
@@ -48,13 +48,12 @@ def _span_holders(
     private: PrivateInputs, *, candidates: np.ndarray, words: int, by_unit: bool
 ) -> np.ndarray:
     units = private.records["unit_id"].to_list() if by_unit else None
-    return holders_among(private.records["text"].to_list(), units)(candidates, words)
+    held = HeldRecords(texts=private.records["text"].to_list(), units=units)
+    return held.span_holders(candidates, words)
 
 
 def _close_records(private: PrivateInputs, *, features: np.ndarray, cosine: float) -> np.ndarray:
-    if private.embeddings is None:
-        raise ValueError("Expected embeddings of the private records, got none.")
-    return close_among(private.embeddings)(features, cosine)
+    return HeldRecords(features=private.embeddings).close_records(features, cosine)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

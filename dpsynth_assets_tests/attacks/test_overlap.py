@@ -2,11 +2,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.attacks import overlap
-from dpsynth_assets.attacks.overlap import (
-    holders_among,
-    near_duplicate_share,
-    verbatim_share,
-)
+from dpsynth_assets.attacks.overlap import HeldRecords, near_duplicate_share, verbatim_share
 
 SECRET = (
     "Marta took the blue kayak past the northern lighthouse on Thursday and lost her grandmother's "
@@ -23,8 +19,12 @@ def _private(extra=()):
     return [SECRET, *extra, *(f"{NOTICE} {number}" for number in range(5))]
 
 
-def _leaks(text, private=None, public=PUBLIC):
-    return verbatim_share([text], private or _private(), public)
+def _share(texts, private, public=PUBLIC, units=None):
+    return verbatim_share(texts, HeldRecords(texts=private, units=units), public)
+
+
+def _leaks(text, private=None, public=PUBLIC, units=None):
+    return _share([text], private or _private(), public, units)
 
 
 def test_a_planted_span_is_found():
@@ -57,7 +57,7 @@ def test_the_number_of_units_decides_and_not_the_number_of_records():
     private = _private(extra=[SECRET, SECRET])
     assert not _leaks(SECRET, private)
     one_unit = ["a", "a", "a", "b", "c", "d", "e", "f"]
-    assert _leaks(SECRET, holders_among(private, one_unit))
+    assert _leaks(SECRET, private, units=one_unit)
 
 
 def test_one_record_that_repeats_itself_is_one_unit():
@@ -109,44 +109,44 @@ def test_a_word_is_everyday_by_its_share_of_public_documents():
 def test_spans_do_not_cross_records():
     words = SECRET.split()
     halves = [" ".join(words[:11]), " ".join(words[11:])]
-    assert not verbatim_share([SECRET], halves, [])
-    assert not verbatim_share(halves, [SECRET], [])
-    assert verbatim_share([" ".join(words[:12])], [SECRET], [])
+    assert not _share([SECRET], halves, [])
+    assert not _share(halves, [SECRET], [])
+    assert _share([" ".join(words[:12])], [SECRET], [])
 
 
 def test_the_share_counts_texts():
-    assert verbatim_share([SECRET, "harmless", SECRET, NOTICE], _private(), PUBLIC) == 0.5
-    assert verbatim_share([], _private(), PUBLIC) == 0.0
+    assert _share([SECRET, "harmless", SECRET, NOTICE], _private(), PUBLIC) == 0.5
+    assert _share([], _private(), PUBLIC) == 0.0
 
 
 def test_the_answer_does_not_depend_on_blocks(monkeypatch):
     monkeypatch.setattr(overlap, "BLOCK_TEXTS", 2)
     texts = ["harmless", NOTICE, "", SECRET, PUBLIC[0]]
-    assert verbatim_share(texts, _private(), PUBLIC) == 0.2
+    assert _share(texts, _private(), PUBLIC) == 0.2
     three = _private(extra=["other", SECRET, "other", SECRET])
     assert not _leaks(SECRET, three)
 
 
 def test_empty_sides_leak_nothing():
-    assert not verbatim_share([], _private(), PUBLIC)
-    assert not verbatim_share([SECRET], [], [])
-    assert not verbatim_share(["short"], ["short"], [])
+    assert not _share([], _private(), PUBLIC)
+    assert not _share([SECRET], [], [])
+    assert not _share(["short"], ["short"], [])
 
 
 def test_scripts_without_spaces_are_compared_by_character():
     secret = "彼女は木曜日に青い舟で北の灯台を過ぎた"
-    assert verbatim_share([f"すると{secret}"], [secret], [])
+    assert _share([f"すると{secret}"], [secret], [])
 
 
 def test_units_must_match_records_and_the_message_shows_no_text():
     with pytest.raises(ValueError, match="a unit for each private record") as refusal:
-        _leaks(SECRET, holders_among(_private(), ["a"]))
+        _leaks(SECRET, units=["a"])
     assert "kayak" not in str(refusal.value)
 
 
 def test_near_duplicates_are_rows_within_the_cosine():
     private = np.eye(4, dtype=np.float32)
     tilted = np.array([[0.96, 0.28, 0, 0], [0.6, 0.8, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
-    assert near_duplicate_share(tilted, private) == pytest.approx(2 / 3)
-    assert near_duplicate_share(tilted, private[:0]) == 0.0
-    assert near_duplicate_share(tilted[:0], private) == 0.0
+    assert near_duplicate_share(tilted, HeldRecords(features=private)) == pytest.approx(2 / 3)
+    assert near_duplicate_share(tilted, HeldRecords(features=private[:0])) == 0.0
+    assert near_duplicate_share(tilted[:0], HeldRecords(features=private)) == 0.0

@@ -9,7 +9,7 @@ import types
 import polars as pl
 import pytest
 
-from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.attacks.overlap import HeldRecords, verbatim_share
 from dpsynth_assets.orchestration.checks import GATE, PAID_FOR, Candidate, evaluate_conditions
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -93,7 +93,8 @@ def gate(spec, rows, ledger):
 def comparing_gate(spec, rows, ledger):
     """The planted bug: it looks for copied spans in the records of this installation."""
     private = SensitiveStore().counted_internal(spec.name, purpose="a test").records["text"]
-    copies = verbatim_share(rows.rows["text"].to_list(), private.to_list(), PUBLIC)
+    seen = HeldRecords(texts=private.to_list())
+    copies = verbatim_share(rows.rows["text"].to_list(), seen, PUBLIC)
     return gate(spec, rows, ledger) | {"no_copied_span": not copies}
 
 

@@ -105,33 +105,31 @@ def test_replaced_units_of_several_records_cost_no_less_than_their_worst_pair(re
     assert all(area <= bound + 1e-9 for area, bound in zip(exact, bounds, strict=True))
 
 
+PLANE = np.meshgrid(*[np.linspace(-8, 9, 801)] * 2)
+CELL = (17 / 800) ** 2
+
+
+def density(a, b):
+    """A Gaussian of the plane around (a, b)."""
+    x, y = PLANE
+    return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
+
+
 @pytest.mark.parametrize("angle", [0.0, 1.0, math.pi / 2, 2.5])
 def test_records_that_are_not_opposite_cost_no_more_when_replaced(angle):
-    points = np.linspace(-8, 8, 801)
-    x, y = np.meshgrid(points, points)
-
-    def density(a, b):
-        return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
-
     kept = 0.9 * density(0, 0)
     for length in (0.5, 1.0):
         other = kept + 0.1 * density(length * math.cos(angle), length * math.sin(angle))
-        exact = hockey_sticks(kept + 0.1 * density(1, 0), other, (points[1] - points[0]) ** 2)
+        exact = hockey_sticks(kept + 0.1 * density(1, 0), other, CELL)
         bounds = privacy_profile([sampled(replaced=True)], EPSILONS, "tight")
         assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
 
 
 @pytest.mark.parametrize("angle", [0.7, math.pi / 2, math.pi])
 def test_records_that_are_not_equal_cost_no_more_in_one_unit(angle):
-    points = np.linspace(-8, 9, 801)
-    x, y = np.meshgrid(points, points)
-
-    def density(a, b):
-        return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
-
     c, s = math.cos(angle), math.sin(angle)
     unit = 0.81 * density(0, 0) + 0.09 * (density(1, 0) + density(c, s)) + 0.01 * density(1 + c, s)
-    exact = hockey_sticks(unit, density(0, 0), (points[1] - points[0]) ** 2)
+    exact = hockey_sticks(unit, density(0, 0), CELL)
     bounds = privacy_profile([sampled(max_records_per_unit=2)], EPSILONS, "tight")
     assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
 
@@ -268,18 +266,3 @@ def test_a_unit_of_several_records_is_group_privacy():
         assert epsilon_of([group], DELTA, accountant) == pytest.approx(
             epsilon_of([single], DELTA, accountant), rel=1e-9
         )
-
-
-def test_every_kind_of_event_together_lies_between_its_parts_and_their_sum():
-    events = [
-        GaussianEvent(noise_multiplier=8.0),
-        DiscreteLaplaceEvent(scale=20.0),
-        PureEvent(epsilon=0.02, count=30),
-        BoundedRangeEvent(eta=0.1, count=40),
-        sampled(noise_multiplier=2.0, steps=40),
-    ]
-    whole = epsilon_of(events, DELTA, "tight")
-    parts = [epsilon_of([event], DELTA / len(events), "tight") for event in events]
-    assert max(epsilon_of([event], DELTA, "tight") for event in events) <= whole <= sum(parts)
-    assert whole <= epsilon_of(events, DELTA, "zcdp")
-    assert whole == epsilon_of(events[::-1], DELTA, "tight")

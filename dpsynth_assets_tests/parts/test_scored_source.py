@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.attacks.overlap import close_among
+from dpsynth_assets.attacks.overlap import HeldRecords
 from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
@@ -208,12 +208,16 @@ def test_closeness_is_a_function_of_the_pair_alone():
     products = near.astype(np.float64) @ rows[0].astype(np.float64)
     cosine = float(np.median(products))  # Within a few roundings of float32 of all of them.
     assert np.abs(products - cosine).max() < 1e-5
-    whole = close_among(near)(rows, cosine)
+
+    def close(some, rows=rows):
+        return HeldRecords(features=some).close_records(rows, cosine)
+
+    whole = close(near)
     assert abs(int(whole[0]) - 750) <= 2
-    alone = sum(close_among(near[n : n + 1])(rows, cosine) for n in range(len(near)))
+    alone = sum(close(near[n : n + 1]) for n in range(len(near)))
     assert np.array_equal(alone, whole)
     for cut in (1, 7, 1030):
-        apart = close_among(near[:cut])(rows, cosine) + close_among(near[cut:])(rows, cosine)
+        apart = close(near[:cut]) + close(near[cut:])
         assert np.array_equal(apart, whole)
-    assert np.array_equal(close_among(near[::-1])(rows[::-1], cosine), whole[::-1])
-    assert np.array_equal(close_among(near)(rows[:1], cosine), whole[:1])
+    assert np.array_equal(close(near[::-1], rows[::-1]), whole[::-1])
+    assert np.array_equal(close(near, rows[:1]), whole[:1])

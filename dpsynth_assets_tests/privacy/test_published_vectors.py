@@ -17,12 +17,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpsynth_assets.methods.private_prediction.method import tokens_within
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
-from dpsynth_assets.privacy.calibration import largest_count
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
-from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent, GaussianEvent
+from dpsynth_assets.privacy.events import (
+    BoundedRangeEvent,
+    ComposedEvent,
+    DiscreteGaussianEvent,
+    GaussianEvent,
+)
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import (
@@ -31,7 +36,7 @@ from dpsynth_assets.privacy.histogram import (
     l2_sensitivity,
     scale_for,
 )
-from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
@@ -110,11 +115,10 @@ def token_events(inputs, count):
 
 
 def most_tokens(inputs, epsilon, delta):
-    def fits(count):
-        return count == 0 or epsilon_of(token_events(inputs, count), delta, "zcdp") <= epsilon
+    def price(count):
+        return ComposedEvent(events=tuple(token_events(inputs, count)))
 
-    each = float(sum(event.rho for event in token_events(inputs, 1)))
-    return largest_count(fits, int(zcdp_rho(epsilon, delta) / each) + 1)
+    return tokens_within(price, epsilon, delta)
 
 
 # ------------------------------------------------------- private prediction (Amin et al. 2024)

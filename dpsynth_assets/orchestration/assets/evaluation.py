@@ -395,7 +395,7 @@ def _compare(
     private = store.counted_internal(dataset, purpose="internal evaluation")
     found = copied_spans(
         candidate["text"].to_list() if "text" in candidate.columns else [],
-        ScoredSource(private=private, by_unit=True).span_holders,
+        ScoredSource(private=private, by_unit=True),
         public_corpus["text"].to_list(),
     )
     rows = [{"row": span.row, "words": " ".join(span.words)} for span in found]

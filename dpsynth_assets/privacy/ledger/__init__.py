@@ -23,24 +23,3 @@ from dpsynth_assets.privacy.ledger.schema import (
 from dpsynth_assets.privacy.ledger.statement import CohortSpend, DatasetSpend
 from dpsynth_assets.privacy.ledger.store import Ledger
 from dpsynth_assets.privacy.ledger.witness import Checkpoint, Seen, Witness
-
-__all__ = [
-    "GENESIS",
-    "Admission",
-    "BudgetTerms",
-    "ChargeGraph",
-    "Checkpoint",
-    "CohortSpend",
-    "DatasetSpend",
-    "Ledger",
-    "LedgerEntry",
-    "PlannedRelease",
-    "Provenance",
-    "ReleaseRequest",
-    "Reservation",
-    "SecretTerms",
-    "Seen",
-    "Witness",
-    "edited_parts",
-    "sqlite_path",
-]

@@ -23,14 +23,3 @@ from dpsynth_assets.privacy.per_example.arithmetic import (
 )
 from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart, PerExampleGradients
 from dpsynth_assets.privacy.per_example.support import opacus_layers, trainable_parameters
-
-__all__ = [
-    "GRADIENT_SLACK",
-    "LossOfPart",
-    "PerExampleGradients",
-    "Products",
-    "most_in_company",
-    "opacus_layers",
-    "refuse_undeclared_slack",
-    "trainable_parameters",
-]
