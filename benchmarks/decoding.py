@@ -41,7 +41,7 @@ from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 
 NO_END = -1  # no token ends a document: both sides decode exactly --tokens steps
 
@@ -210,12 +210,12 @@ def choice_times(model, prompts, arguments, make, compares: bool, agree: bool) -
     select, arrivals, starts, ends = make(arguments), [], [], []
     unlikely = unlikely_tokens(model) if agree else None
 
-    def timed(logits, *inputs) -> Draws:
+    def timed(logits) -> Draws:
         arrivals.append(busy_seconds())
         if unlikely is not None:
-            logits.add_(unlikely)
+            logits.private.add_(unlikely)
         starts.append(busy_seconds())
-        draws = select(logits, *inputs)
+        draws = select(logits)
         ends.append(busy_seconds())
         return draws
 
@@ -245,7 +245,7 @@ def report_memory(arguments) -> None:
     logits = torch.randn(rows, vocabulary, device=device)
     batch_of_row = torch.arange(rows, device=device) // arguments.contexts
     meter = PrivateTokenMeter(1, arguments.batches)
-    mechanism.select(logits, batch_of_row, np.arange(arguments.batches), meter)
+    mechanism.select(NextLogits(logits, batch_of_row, np.arange(arguments.batches)), meter)
     measured = peak_bytes(device) - before
     print(
         f"peak of one step at V={vocabulary}: logits {logits_bytes / 2**20:.0f} MiB (4 R V bytes), "
@@ -280,9 +280,7 @@ def median_selector(arguments):
         clip_bound=6.0, temperature=1.0, relation=NeighboringRelation.ADD_REMOVE
     )
     meter = meter_of(arguments)
-    return lambda logits, rows, active, _: Draws.all_private(
-        mechanism.select(logits, rows, active, meter)[0]
-    )
+    return lambda logits: Draws.all_private(mechanism.select(logits, meter)[0])
 
 
 def restricted_selector(arguments) -> TokenSelector:

@@ -67,6 +67,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.rejection_sampling import RowFilter
+from dpsynth_assets.privacy.token_selection import NextLogits
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.making import load_public_inputs
 
@@ -207,19 +208,12 @@ class PlainMean:
     temperature: float
     generator: "torch.Generator"
 
-    def __call__(
-        self,
-        logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        public_logits: "torch.Tensor | None",
-        allowed: np.ndarray | None = None,
-    ) -> Draws:
+    def __call__(self, logits: NextLogits) -> Draws:
         """Draws one token for each active batch; see `TokenSelector`."""
         import torch
 
-        del public_logits, allowed
-        means = torch.stack([logits[batch_of_row == batch].float().mean(0) for batch in active])
+        rows_of = (logits.private[logits.batch_of_row == batch] for batch in logits.active)
+        means = torch.stack([rows.float().mean(0) for rows in rows_of])
         shares = torch.softmax(means / self.temperature, dim=1)
         return Draws.all_private(
             torch.multinomial(shares, 1, generator=self.generator)[:, 0].numpy()

@@ -38,7 +38,7 @@ from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 
 RELATION = NeighboringRelation.ADD_REMOVE
 LETTERS = Path(__file__).parent.parent / "data/demo/public.parquet"
@@ -131,7 +131,7 @@ def opened(kind, arguments, **parts):
     """A private way, as a method draws its tokens."""
     meter, owners, active = batches_of(arguments)
     select = kind(tokens=arguments.steps + 1, **parts).opened(meter)
-    return lambda logits, public, _: select(logits, owners, active, public).tokens
+    return lambda logits, public, _: select(NextLogits(logits, owners, active, public)).tokens
 
 
 def mean(arguments, **settings):
@@ -161,7 +161,7 @@ def tested(arguments):
 def median(arguments):
     mechanism = MedianTokenMechanism(clip_bound=6.0, temperature=1.0, relation=RELATION)
     meter, owners, active = batches_of(arguments)
-    return lambda logits, *_: mechanism.select(logits, owners, active, meter)[0]
+    return lambda logits, *_: mechanism.select(NextLogits(logits, owners, active), meter)[0]
 
 
 def differences(arguments, top_k: int | None = 100):

@@ -27,10 +27,10 @@ from dpsynth_assets.attacks.audits.audit import Finding
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 BLOCK_ENTRIES = 1 << 21
 """Entries of one (r, m, C) block of neighbours' contexts: 16 MiB."""
@@ -296,20 +296,13 @@ class WatchedMedian(MedianTokenMechanism):
 
     watch: Callable[[int, np.ndarray, int, float], None] = field(repr=False, compare=False)
 
-    def select(
-        self,
-        private_logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        meter: PrivateTokenMeter,
-        allowed: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def select(self, logits: NextLogits, meter: PrivateTokenMeter) -> tuple[np.ndarray, np.ndarray]:
         """Draws as the mechanism does, then shows the draws, among the tokens that are allowed."""
-        tokens, gamma = super().select(private_logits, batch_of_row, active, meter, allowed)
-        width = private_logits.shape[1]
-        columns = np.arange(width) if allowed is None else np.flatnonzero(allowed)
-        for batch, token, bound in zip(active, tokens, gamma, strict=True):
-            rows = private_logits[batch_of_row == int(batch)].double().cpu().numpy()
+        tokens, gamma = super().select(logits, meter)
+        every = np.arange(logits.private.shape[1])
+        columns = every if logits.allowed is None else np.flatnonzero(logits.allowed)
+        for batch, token, bound in zip(logits.active, tokens, gamma, strict=True):
+            rows = logits.private[logits.batch_of_row == int(batch)].double().cpu().numpy()
             place = int(np.searchsorted(columns, token))
             self.watch(int(batch), rows[:, columns], place, float(bound))
         return tokens, gamma

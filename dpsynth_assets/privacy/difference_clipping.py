@@ -18,10 +18,9 @@ from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_selection import (
+    NextLogits,
     PrivateTokenMeter,
     SoftmaxOfSums,
-    check_public_logits,
-    check_shapes,
     rows_by_batch,
 )
 
@@ -80,28 +79,13 @@ class DifferenceTokenMechanism(SoftmaxOfSums):
         """2C/s, public: how far one record can move two tokens against each other."""
         return 2.0 * self.clip_bound / self.batch.expected_batch_size
 
-    def select(
-        self,
-        private_logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        meter: PrivateTokenMeter,
-        allowed: np.ndarray | None = None,
-        *,
-        public_logits: "torch.Tensor",
-    ) -> np.ndarray:
+    def select(self, logits: NextLogits, meter: PrivateTokenMeter) -> np.ndarray:
         """Draws one token for each active batch.
 
         Args:
-            private_logits: (R, V) next-token logits. A row with NaN or without a finite maximum
-                on the support contributes zero differences.
-            batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
-            active: (G,) distinct batch indices to draw for, batches without rows included.
+            logits: With public ones. A row with NaN or without a finite maximum on the support
+                contributes zero differences.
             meter: Pays for the draws before any logit is read.
-            allowed: (V,) bool mask, of public facts and released tokens only; None allows all.
-            public_logits: (G, V) logits of the public prompt after each active batch's released
-                text, aligned with `active`; −inf forbids a token. They must come from a forward
-                pass without private rows: the support has to be the same for neighbours.
 
         Returns:
             (G,) int64 token ids, aligned with `active`.
@@ -110,24 +94,23 @@ class DifferenceTokenMechanism(SoftmaxOfSums):
             UnaccountedReleaseError: If a batch has no private token left.
             ValueError: If shapes disagree, or a public row allows no token.
         """
-        meter.spend(active)
-        check_shapes(private_logits, batch_of_row, active, allowed)
-        check_public_logits(public_logits, private_logits, active)
-        public_logits = public_logits.to(private_logits.device)
-        rows_of = rows_by_batch(batch_of_row, active)
-        supports = self.supports(public_logits, allowed)
+        meter.spend(logits.active)
+        logits.check()
+        public_logits = logits.compared()
+        rows_of = rows_by_batch(logits.batch_of_row, logits.active)
+        supports = self.supports(public_logits, logits.allowed)
         if not supports:
             return np.zeros(0, dtype=np.int64)
         widest = max(len(support) for support in supports)
-        together = len(batch_of_row) * widest <= _GATHERED_ENTRIES
+        together = len(logits.batch_of_row) * widest <= _GATHERED_ENTRIES
 
         def draw(own: slice) -> np.ndarray:
             draw_some = self._draw_together if together else self._draw_one
-            return draw_some(private_logits, public_logits[own], rows_of[own], supports[own])
+            return draw_some(logits.private, public_logits[own], rows_of[own], supports[own])
 
         size = len(supports) if together else 1
         parts = [slice(start, start + size) for start in range(0, len(supports), size)]
-        drawn = map_on_cpu_threads(draw, parts, plain_entries(private_logits))
+        drawn = map_on_cpu_threads(draw, parts, plain_entries(logits.private))
         return np.concatenate(drawn)
 
     def _draw_one(

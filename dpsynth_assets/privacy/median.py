@@ -21,9 +21,9 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.median_box import private_median_box
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_selection import (
+    NextLogits,
     PrivateTokenMeter,
     allowed_tokens,
-    check_shapes,
     rows_by_batch,
 )
 
@@ -89,18 +89,13 @@ class MedianTokenMechanism:
         largest = np.sort(np.asarray(gamma_by_batch, dtype=np.float64))[::-1]
         return float(largest[: self.changes].sum())
 
-    def select(
-        self,
-        private_logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        meter: PrivateTokenMeter,
-        allowed: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def select(self, logits: NextLogits, meter: PrivateTokenMeter) -> tuple[np.ndarray, np.ndarray]:
         """Draws one token for each active batch.
 
-        Arguments are those of `MeanTokenMechanism.select`; a row without a finite maximum takes
-        no part, and a batch without rows has median zero.
+        Args:
+            logits: A row without a finite maximum takes no part; a batch without rows has median
+                zero. Public ones are not read.
+            meter: Pays for the draws before any logit is read.
 
         Returns:
             (G,) int64 token ids and (G,) float64 realised γ >= 0, aligned with `active`. γ is a
@@ -110,15 +105,15 @@ class MedianTokenMechanism:
             UnaccountedReleaseError: If a batch has no private token left.
             ValueError: If shapes disagree or no token is allowed.
         """
-        meter.spend(active)
-        check_shapes(private_logits, batch_of_row, active, allowed)
-        columns = allowed_tokens(private_logits, allowed)
-        width = private_logits.shape[1] if columns is None else len(columns)
-        rows_of = rows_by_batch(batch_of_row, active)
+        meter.spend(logits.active)
+        logits.check()
+        columns = allowed_tokens(logits.private, logits.allowed)
+        width = logits.private.shape[1] if columns is None else len(columns)
+        rows_of = rows_by_batch(logits.batch_of_row, logits.active)
         together = max(1, _SCORES_TOGETHER // width)
         parts = [rows_of[start : start + together] for start in range(0, len(rows_of), together)]
-        draw = partial(self._draw, private_logits, columns=columns)
-        drawn = map_on_cpu_threads(draw, parts, plain_entries(private_logits))
+        draw = partial(self._draw, logits.private, columns=columns)
+        drawn = map_on_cpu_threads(draw, parts, plain_entries(logits.private))
         tokens = np.concatenate([each[0] for each in drawn] or [np.zeros(0, dtype=np.int64)])
         gamma = np.concatenate([each[1] for each in drawn] or [np.zeros(0)])
         # A record's own batch bears what it does to every batch of this call.

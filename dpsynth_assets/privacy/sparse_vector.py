@@ -31,10 +31,9 @@ from dpsynth_assets.privacy.noise import discrete_laplace
 from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_selection import (
+    NextLogits,
     PrivateTokenMeter,
     allowed_tokens,
-    check_public_logits,
-    check_shapes,
     rows_by_batch,
 )
 
@@ -199,26 +198,13 @@ class OpenTokenTest:
         """(batches,) int64, instances opened so far: at most r."""
         return self._instances.spent
 
-    def needs_private_token(
-        self,
-        private_logits: "torch.Tensor",
-        public_logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        allowed: np.ndarray | None = None,
-    ) -> np.ndarray:
+    def needs_private_token(self, logits: NextLogits) -> np.ndarray:
         """Says for each active batch whether its next token must be a private one.
 
         Args:
-            private_logits: (R, V) next-token logits; a row with NaN or without a finite maximum
-                contributes a zero vector.
-            public_logits: (G, V) logits of the public prompt after each active batch's released
-                text, aligned with `active`. They must come from a forward pass without private
-                rows: rounding that depends on private neighbours would not be covered.
-            batch_of_row: (R,) int64 batch index of each row.
-            active: (G,) distinct batch indices to ask about, batches without rows included.
-            allowed: (V,) bool mask, of public facts and released tokens only; both distributions
-                are conditioned on it.
+            logits: With public ones: rounding that depends on private neighbours would not be
+                covered. A row with NaN or without a finite maximum contributes a zero vector; both
+                distributions are conditioned on the allowed tokens.
 
         Returns:
             (G,) bool, a release. True ends the batch's instance; False is free.
@@ -227,13 +213,12 @@ class OpenTokenTest:
             UnaccountedReleaseError: If a batch has no private token or no instance left.
             ValueError: If shapes disagree, or a public row has no finite maximum.
         """
-        active = np.asarray(active, dtype=np.int64).reshape(-1)
+        active = np.asarray(logits.active, dtype=np.int64).reshape(-1)
         self._pay(active)
-        check_shapes(private_logits, batch_of_row, active, allowed)
-        check_public_logits(public_logits, private_logits, active)
-        columns = allowed_tokens(private_logits, allowed)
+        logits.check()
+        columns = allowed_tokens(logits.private, logits.allowed)
         distances = self._test.private_distances(
-            private_logits, public_logits, batch_of_row, active, columns
+            logits.private, logits.compared(), logits.batch_of_row, active, columns
         )
         far = self._noisy_distances(distances) >= self._noisy_thresholds[active]
         self._asking[active[far]] = False

@@ -3,7 +3,7 @@
 Shape letters: R rows (prompts of all batches), V vocabulary, A allowed tokens, G active batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -76,6 +76,71 @@ class PrivateTokenMeter:
         self._spent = following  # [amin2024 A1:L16]
 
 
+@dataclass(frozen=True, eq=False)
+class NextLogits:
+    """What active batches draw their next tokens from.
+
+    Attributes:
+        private: (R, V) next-token logits, any floating type, on any device with float64.
+        batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
+        active: (G,) distinct batch indices to draw for, batches without rows included: to skip one
+            would reveal that it is empty.
+        public: (G, V) logits of each active batch's public prompt after its released text, aligned
+            with `active`; −inf forbids a token. They come from a forward pass without private rows:
+            what is made of them has to be the same for neighbours, to the last bit. None where
+            nothing is compared with public text.
+        allowed: (V,) bool mask, of public facts and released tokens only; None allows all.
+    """
+
+    private: "torch.Tensor" = field(repr=False)
+    batch_of_row: "torch.Tensor" = field(repr=False)
+    active: np.ndarray
+    public: "torch.Tensor | None" = field(repr=False, default=None)
+    allowed: np.ndarray | None = field(repr=False, default=None)
+
+    def check(self) -> None:
+        """Refuses shapes that disagree, and a mask that allows nothing. Messages show shapes only.
+
+        Raises:
+            ValueError: It is so.
+        """
+        rows, vocabulary = self.private.shape
+        if tuple(self.batch_of_row.shape) != (rows,):
+            raise ValueError(
+                f"Expected batch_of_row of shape ({rows},), got {tuple(self.batch_of_row.shape)}."
+            )
+        if np.unique(self.active).size != np.size(self.active):
+            raise ValueError("Expected distinct active batches, got a batch twice.")
+        allowed = self.allowed
+        if allowed is not None and (np.shape(allowed) != (vocabulary,) or not np.any(allowed)):
+            raise ValueError(
+                f"Expected allowed of shape ({vocabulary},) with a token allowed, "
+                f"got shape {np.shape(allowed)} with {int(np.sum(allowed))} allowed."
+            )
+
+    def compared(self) -> "torch.Tensor":
+        """The public logits, (G, V) on the private logits' device.
+
+        Raises:
+            ValueError: There are none, or they are no (G, V) distributions. Messages show shapes
+                only.
+        """
+        public, expected = self.public, (len(self.active), self.private.shape[1])
+        if public is None:
+            raise ValueError(
+                "Expected public logits, got none. Pass those of the public prompt of each active "
+                "batch."
+            )
+        if tuple(public.shape) != expected:
+            raise ValueError(f"Expected public logits {expected}, got {tuple(public.shape)}.")
+        if expected[0]:
+            plain = is_plain(public)
+            largest = maxima(public.numpy()) if plain else public.amax(dim=1).double().cpu()
+            if not np.isfinite(largest).all():
+                raise ValueError("Expected public logits with finite maxima, got NaN or infinity.")
+        return public.to(self.private.device)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxOfSums:
     """Draws tokens from the softmax of sums over a batch's rows, divided by s τ; s is public.
@@ -133,27 +198,14 @@ class MeanTokenMechanism(SoftmaxOfSums):
         if self.public_top_k is not None and self.public_top_k < 1:
             raise ValueError(f"Expected public_top_k >= 1 or None, got {self.public_top_k}.")
 
-    def select(
-        self,
-        private_logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        meter: PrivateTokenMeter,
-        allowed: np.ndarray | None = None,
-        public_logits: "torch.Tensor | None" = None,
-    ) -> np.ndarray:
+    def select(self, logits: NextLogits, meter: PrivateTokenMeter) -> np.ndarray:
         """Draws one token for each active batch.
 
         Args:
-            private_logits: (R, V) next-token logits, any floating type, on any device with
-                float64. A row with NaN or without a finite maximum contributes zeros.
-            batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
-            active: (G,) distinct batch indices to draw for. A batch without rows has mean zero:
-                its token is uniform. Skipping it would reveal that it is empty.
+            logits: A row with NaN or without a finite maximum contributes zeros; a batch without
+                rows has mean zero: its token is uniform. The public ones are read with
+                `public_top_k` only.
             meter: Pays for the draws before any logit is read.
-            allowed: (V,) bool mask, of public facts and released tokens only; None allows all.
-            public_logits: (G, V) logits of each active batch's public prompt after its released
-                text, from a forward pass without private rows; read with `public_top_k` only.
 
         Returns:
             (G,) int64 token ids, aligned with `active`.
@@ -162,37 +214,20 @@ class MeanTokenMechanism(SoftmaxOfSums):
             UnaccountedReleaseError: If a batch has no private token left.
             ValueError: If shapes disagree, no token is allowed, or `public_top_k` lacks logits.
         """
-        meter.spend(active)
-        check_shapes(private_logits, batch_of_row, active, allowed)
-        columns = allowed_tokens(private_logits, allowed)
+        meter.spend(logits.active)
+        logits.check()
+        columns = allowed_tokens(logits.private, logits.allowed)
         if self.public_top_k is not None:
-            columns = self._support(private_logits, public_logits, active, columns)
-        private_sums, _ = self._private_sums(private_logits, batch_of_row, active, columns)
+            columns = _support(logits.compared(), self.public_top_k, columns)
+        private_sums, _ = self._private_sums(
+            logits.private, logits.batch_of_row, logits.active, columns
+        )
         # [amin2024 A1:L15] [amin2024 A2:L4] [amin2025 A1:L8]
         drawn = draw_tokens(private_sums, self._divisor)
         if columns is None:
             return drawn
         tokens: np.ndarray = columns.expand(len(drawn), -1).cpu().numpy()
         return tokens[np.arange(len(drawn)), drawn]
-
-    def _support(
-        self,
-        private_logits: "torch.Tensor",
-        public_logits: "torch.Tensor | None",
-        active: np.ndarray,
-        columns: "torch.Tensor | None",
-    ) -> "torch.Tensor":
-        """Lists (G, k) int64 tokens of largest public logit among the allowed ones."""
-        if public_logits is None or self.public_top_k is None:
-            raise ValueError(
-                "Expected public logits with public_top_k, got none. Pass those of the public "
-                "prompt of each active batch."
-            )
-        check_public_logits(public_logits, private_logits, active)
-        public = public_logits.to(private_logits.device)
-        public = public if columns is None else public.index_select(1, columns)
-        top = _largest_columns(public, min(self.public_top_k, public.shape[1]))
-        return top if columns is None else columns[top]
 
     def private_scores(
         self,
@@ -243,13 +278,17 @@ class MeanTokenMechanism(SoftmaxOfSums):
         return totals, np.array(counts, dtype=np.int64)
 
 
-def _largest_columns(public: "torch.Tensor", count: int) -> "torch.Tensor":
-    """Lists (G, count) columns of the largest of (G, A) logits, in the order of memory."""
+def _support(public: "torch.Tensor", k: int, columns: "torch.Tensor | None") -> "torch.Tensor":
+    """Lists (G, k) int64 tokens of largest public logit among the allowed, in order of memory."""
     import torch
 
+    public = public if columns is None else public.index_select(1, columns)
+    count = min(k, public.shape[1])
     if is_plain(public):
-        return torch.from_numpy(largest_columns(public.numpy(), count))
-    return public.topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+        top = torch.from_numpy(largest_columns(public.numpy(), count))
+    else:
+        top = public.topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+    return top if columns is None else columns[top]
 
 
 def _sum_of_clipped(
@@ -274,53 +313,13 @@ def _sum_of_clipped(
     return used
 
 
-def check_shapes(
-    private_logits: "torch.Tensor",
-    batch_of_row: "torch.Tensor",
-    active: np.ndarray,
-    allowed: np.ndarray | None,
-) -> None:
-    """Refuses shapes that disagree. Messages show shapes only."""
-    rows, vocabulary = private_logits.shape
-    if tuple(batch_of_row.shape) != (rows,):
-        raise ValueError(
-            f"Expected batch_of_row of shape ({rows},), got {tuple(batch_of_row.shape)}."
-        )
-    if np.unique(active).size != np.size(active):
-        raise ValueError("Expected distinct active batches, got a batch twice.")
-    if allowed is not None and (np.shape(allowed) != (vocabulary,) or not np.any(allowed)):
-        raise ValueError(
-            f"Expected allowed of shape ({vocabulary},) with a token allowed, "
-            f"got shape {np.shape(allowed)} with {int(np.sum(allowed))} allowed."
-        )
-
-
-def check_public_logits(
-    public_logits: "torch.Tensor", private_logits: "torch.Tensor", active: np.ndarray
-) -> None:
-    """Refuses public logits unless they are (G, V) distributions. Messages show shapes only."""
-    expected = (len(active), private_logits.shape[1])
-    if tuple(public_logits.shape) != expected:
-        raise ValueError(
-            f"Expected public_logits of shape {expected}, got {tuple(public_logits.shape)}."
-        )
-    if not expected[0]:
-        return
-    plain = is_plain(public_logits)
-    maximum = maxima(public_logits.numpy()) if plain else public_logits.amax(dim=1).double().cpu()
-    if not np.isfinite(maximum).all():
-        raise ValueError("Expected public logits with finite maxima, got NaN or an infinity.")
-
-
-def allowed_tokens(
-    private_logits: "torch.Tensor", allowed: np.ndarray | None
-) -> "torch.Tensor | None":
+def allowed_tokens(logits: "torch.Tensor", allowed: np.ndarray | None) -> "torch.Tensor | None":
     """Lists the allowed token ids (A,) on the logits' device, or None for all."""
     import torch
 
     if allowed is None or bool(np.all(allowed)):
         return None
-    return torch.from_numpy(np.flatnonzero(allowed)).to(private_logits.device)
+    return torch.from_numpy(np.flatnonzero(allowed)).to(logits.device)
 
 
 def rows_by_batch(batch_of_row: "torch.Tensor", active: np.ndarray) -> "list[torch.Tensor | slice]":

@@ -16,7 +16,7 @@ from dpsynth_assets.attacks.median_audit import (
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 4.0, 1.3, 7
@@ -140,7 +140,7 @@ def audited(relation, gamma_of=None, size=6, rounds=40, most=1):
     )
     for rows in batches(size, rounds):
         batch_of_row = torch.zeros(size, dtype=torch.int64)
-        watched.select(torch.as_tensor(rows), batch_of_row, np.array([0]), meter)
+        watched.select(NextLogits(torch.as_tensor(rows), batch_of_row, np.array([0])), meter)
     return audit
 
 
@@ -244,12 +244,8 @@ def test_watching_does_not_change_what_the_mechanism_reports():
         relation=ADD_REMOVE,
         watch=lambda *draw: seen.append(draw),
     )
-    batch_of_row = torch.tensor([1, 1, 1, 0, 0, 0])
-    active = np.array([0, 1])
-    drawn = [
-        tested.select(rows[:, 2:3], batch_of_row, active, PrivateTokenMeter(1, 2))
-        for tested in (plain, watched)
-    ]
+    logits = NextLogits(rows[:, 2:3], torch.tensor([1, 1, 1, 0, 0, 0]), np.array([0, 1]))
+    drawn = [tested.select(logits, PrivateTokenMeter(1, 2)) for tested in (plain, watched)]
     for one, other in zip(*drawn, strict=True):
         np.testing.assert_array_equal(one, other)
     assert [(batch, len(logits), token) for batch, logits, token, _ in seen] == [

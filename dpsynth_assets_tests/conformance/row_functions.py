@@ -245,9 +245,9 @@ def private_prediction() -> dict[str, Moved]:
     def decode(order: np.ndarray, decoder: Any) -> np.ndarray:
         seen: list[np.ndarray] = []
 
-        def select(logits: Any, _rows: Any, active: np.ndarray, _public: Any) -> Draws:
-            seen.append(logits.numpy().copy())
-            return Draws.all_private(np.full(len(active), end if len(seen) == 3 else 9))
+        def select(logits: Any) -> Draws:
+            seen.append(logits.private.numpy().copy())
+            return Draws.all_private(np.full(len(logits.active), end if len(seen) == 3 else 9))
 
         own = [prompts[record] for record in order]
         generate_documents(

@@ -28,7 +28,7 @@ from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.tiny_models import exact_decoder, random_llama
 
 BOUND, TEMPERATURE, SIZE = 5.3, 1.3, 4
@@ -156,9 +156,7 @@ def mean_selector(meter):
 
 def median_selector(meter):
     mechanism = MedianTokenMechanism(clip_bound=BOUND, temperature=TEMPERATURE, relation=ADD_REMOVE)
-    return lambda logits, rows, active, _: Draws.all_private(
-        mechanism.select(logits, rows, active, meter)[0]
-    )
+    return lambda logits: Draws.all_private(mechanism.select(logits, meter)[0])
 
 
 def difference_selector(meter):
@@ -209,7 +207,7 @@ def test_tokens_equal_the_oracles_over_random_logits(monkeypatch, selector, orac
         monkeypatch.setattr(clipping, "CACHED_ENTRIES", [1 << 16, 64][step % 11 % 2])
         logits, owner, public = random_step(inputs, step)
         active = np.sort(inputs.choice(BATCHES, inputs.integers(1, BATCHES + 1), replace=False))
-        draws = select(logits, owner, active, public[active])
+        draws = select(NextLogits(logits, owner, active, public[active]))
         usable = torch.isfinite(logits.amax(dim=1))
         rows_of = [logits[(owner == batch) & usable].double().numpy() for batch in active]
         expected = slow.step(rows_of, public[active].double().numpy(), active.tolist(), replay)

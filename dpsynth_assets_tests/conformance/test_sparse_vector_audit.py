@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.attacks.audits.token_choices import EqualBatches
 from dpsynth_assets.privacy import sparse_vector
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 
@@ -48,7 +48,7 @@ class Law:
             patch.setattr(sparse_vector, "discrete_laplace", recorded)
             opened = tested.open(PrivateTokenMeter(1, 1))
             rows = torch.zeros(1, dtype=torch.int64)
-            opened.needs_private_token(PUBLIC, PUBLIC, rows, np.array([0]))
+            opened.needs_private_token(NextLogits(PUBLIC, rows, np.array([0]), PUBLIC))
         (threshold, self.threshold_scale), (_, self.query_scale) = calls
         self.threshold = threshold[0]
         self.sensitivity = tested.sensitivity_steps

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY, SIZE = 40, 8
@@ -136,8 +136,9 @@ def test_the_published_loop_cannot_overshoot_its_private_tokens():
     # Algorithm 1 of Amin et al. 2024 tests t < r between texts only; texts run 150 tokens here.
     tested, meter = mechanism(MeanTokenMechanism), PrivateTokenMeter(100, 1)
     rows, owners, drawn = torch.zeros(2, VOCABULARY), torch.zeros(2, dtype=torch.int64), []
+    logits = NextLogits(rows, owners, ACTIVE)
     with pytest.raises(UnaccountedReleaseError):
-        drawn.extend(tested.select(rows, owners, ACTIVE, meter)[0] for _ in range(150))
+        drawn.extend(tested.select(logits, meter)[0] for _ in range(150))
     assert len(drawn) == 100
 
 

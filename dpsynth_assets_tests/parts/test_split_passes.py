@@ -205,8 +205,9 @@ def logits_handed_over(monkeypatch):
 
     seen = []
 
-    def select(self, logits, batch_of_row, active, meter, allowed=None, public_logits=None):
-        seen.append((logits.numpy().tobytes(), batch_of_row.tolist(), active.tolist()))
+    def select(self, logits, meter):
+        owners, active = logits.batch_of_row.tolist(), logits.active
+        seen.append((logits.private.numpy().tobytes(), owners, active.tolist()))
         meter.spend(active)
         return np.full(len(active), 5 + len(seen) % 3, dtype=np.int64)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import difference_scores_oracle
 
@@ -122,7 +122,8 @@ def test_only_the_support_and_allowed_tokens_are_drawn():
     meter = PrivateTokenMeter(30, 6)
     supports = [set(tested.support(public[batch], allowed).tolist()) for batch in range(6)]
     for _ in range(30):
-        tokens = tested.select(logits, batch_of_row, active, meter, allowed, public_logits=public)
+        asked = NextLogits(logits, batch_of_row, active, public, allowed)
+        tokens = tested.select(asked, meter)
         assert all(token in support for token, support in zip(tokens, supports, strict=True))
         assert (tokens % 2 == 0).all()
 

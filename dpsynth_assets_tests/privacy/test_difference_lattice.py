@@ -79,12 +79,12 @@ def test_what_is_drawn_together_is_what_is_added_alone(monkeypatch):
         return np.zeros(len(sums), dtype=np.int64)
 
     monkeypatch.setattr(difference_clipping, "draw_tokens", keep)
-    from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+    from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 
     for entries in (1 << 18, 0):
         monkeypatch.setattr(difference_clipping, "_GATHERED_ENTRIES", entries)
         meter = PrivateTokenMeter(1, 5)
-        mechanism(top_k=60).select(logits, owner, np.arange(5), meter, public_logits=public)
+        mechanism(top_k=60).select(NextLogits(logits, owner, np.arange(5), public), meter)
     together, apart = seen[0][0], seen[1:]
     for row, (sums, divisor) in zip(together, apart, strict=True):
         assert torch.equal(row[: sums.shape[1]], sums[0])

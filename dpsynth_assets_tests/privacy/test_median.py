@@ -10,7 +10,7 @@ from dpsynth_assets.privacy.clipping import ClipLattice, clip_logits
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.median_box import _box_on_a_device, rank_window
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.pairs import pairwise
 from dpsynth_assets_tests.privacy.oracles import median_oracle
 
@@ -25,6 +25,11 @@ def mechanism(relation="add-remove", records=1, **settings):
         max_records_per_unit=records,
         **settings,
     )
+
+
+def selected(tested, logits, owners, active):
+    """Tokens and γ of batches that each have one private token."""
+    return tested.select(NextLogits(logits, owners, np.array(active)), PrivateTokenMeter(1, 6))
 
 
 def batches(scale):
@@ -46,7 +51,7 @@ def test_tensor_form_matches_the_numpy_oracle(monkeypatch, entries, scale, unit)
     logits, batch_of_row = batches(scale)
     tested = mechanism(*unit)
     active = np.array([4, 2, 0, 1, 3, 5])  # sizes 2, 0, 7, 8, 1, 5
-    tokens, gamma = tested.select(logits, batch_of_row, active, PrivateTokenMeter(1, 6))
+    tokens, gamma = selected(tested, logits, batch_of_row, active)
     for position, batch in enumerate(active):
         rows = logits[batch_of_row == batch].double().numpy()
         _, expected = median_oracle(
@@ -101,9 +106,7 @@ def test_token_follows_the_median_not_the_outlier():
     sharp = MedianTokenMechanism(
         clip_bound=40.0, temperature=0.5, relation=NeighboringRelation.ADD_REMOVE
     )
-    tokens, _ = sharp.select(
-        logits, torch.zeros(3, dtype=torch.int64), np.array([0]), PrivateTokenMeter(1, 1)
-    )
+    tokens, _ = selected(sharp, logits, torch.zeros(3, dtype=torch.int64), [0])
     assert tokens.tolist() == [5]
 
 
@@ -158,9 +161,7 @@ def test_gamma_never_exceeds_definition_4_on_the_same_box(rows, seed):
 
 def test_identical_rows_cost_nothing_when_one_record_goes():
     logits = torch.randn(1, VOCABULARY).repeat(4, 1)
-    _, gamma = mechanism().select(
-        logits, torch.zeros(4, dtype=torch.int64), np.array([0]), PrivateTokenMeter(1, 1)
-    )
+    _, gamma = selected(mechanism(), logits, torch.zeros(4, dtype=torch.int64), [0])
     assert gamma[0] == pytest.approx(0.0, abs=1e-12)
 
 
@@ -169,7 +170,7 @@ def test_empty_batch_is_uniform_and_still_costs():
     logits = torch.full((8, VOCABULARY), 0.0)
     logits[:, 0] = 20.0
     owners = torch.zeros(8, dtype=torch.int64)
-    _, gamma = mechanism().select(logits, owners, np.arange(2), PrivateTokenMeter(1, 2))
+    _, gamma = selected(mechanism(), logits, owners, [0, 1])
     laws = [
         torch.log_softmax(torch.from_numpy(clip_logits(row, BOUND) / (2 * TEMPERATURE)), 0)
         for row in (np.zeros(VOCABULARY), logits[0].double().numpy())
@@ -186,9 +187,8 @@ def test_realised_epsilon_adds_the_batches_that_one_unit_may_touch():
 
 def test_slack_is_added_to_every_token_for_every_batch_that_draws_in_the_pass():
     owners = torch.arange(12) // 4
-    _, gamma = mechanism(logit_slack=0.01).select(
-        torch.zeros(12, VOCABULARY), owners, np.array([0, 2]), PrivateTokenMeter(1, 3)
-    )
+    tested = mechanism(logit_slack=0.01)
+    _, gamma = selected(tested, torch.zeros(12, VOCABULARY), owners, [0, 2])
     assert gamma == pytest.approx(2 * 4 * 0.01 / TEMPERATURE, abs=1e-12)
 
 

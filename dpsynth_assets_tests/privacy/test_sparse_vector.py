@@ -15,7 +15,7 @@ from dpsynth_assets.privacy.sparse_vector import (
     PublicTokenTest,
     draw_public_tokens,
 )
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import VOCABULARY, batched, batches
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 
@@ -46,10 +46,14 @@ class Unread:
 
 
 def one_batch(distance):
-    """Logits of one row whose law has about this distance, 0 or 2, from the public law; s = 1."""
+    """One row whose law has about this distance, 0 or 2, from the public law; s = 1."""
     public = torch.tensor([[60.0, -60.0, -60.0]])
     private = public if distance == 0 else public.roll(1, dims=1)
-    return private, public, torch.zeros(1, dtype=torch.int64)
+    return NextLogits(private, torch.zeros(1, dtype=torch.int64), np.array([0]), public)
+
+
+def unread(*batches):
+    return NextLogits(Unread(), Unread(), np.array(batches), Unread())
 
 
 # Price
@@ -202,8 +206,7 @@ def test_noise_is_integer_with_the_stated_scales_and_a_fresh_threshold(noiseless
     tested = public_test(expected_batch_size=1)
     opened = tested.open(PrivateTokenMeter(2, 1))
     answers = [
-        bool(opened.needs_private_token(*one_batch(distance), np.array([0]))[0])
-        for distance in (0, 0, 2, 0)
+        bool(opened.needs_private_token(one_batch(distance))[0]) for distance in (0, 0, 2, 0)
     ]
     assert answers == [False, False, True, False]
     scale, end = tested.noise_steps, 2 * STEPS_PER_RECORD
@@ -227,16 +230,15 @@ def test_distance_equal_to_the_noisy_threshold_is_far(noiseless, monkeypatch):
         PublicTokenTest, "private_distances", lambda *_: torch.ones(1, dtype=torch.float64)
     )
     opened = tested.open(PrivateTokenMeter(1, 1))
-    assert opened.needs_private_token(*one_batch(0), np.array([0])).tolist() == [True]
+    assert opened.needs_private_token(one_batch(0)).tolist() == [True]
 
 
 def test_answers_are_aligned_with_active(noiseless):
-    near, public, _ = one_batch(0)
-    far = one_batch(2)[0]
+    near, far = one_batch(0), one_batch(2)
+    private, public = torch.cat([far.private, near.private]), near.public.repeat(2, 1)
     opened = public_test(expected_batch_size=1).open(PrivateTokenMeter(1, 10))
-    answers = opened.needs_private_token(
-        torch.cat([far, near]), public.repeat(2, 1), torch.tensor([9, 4]), np.array([4, 9])
-    )
+    asked = NextLogits(private, torch.tensor([9, 4]), np.array([4, 9]), public)
+    answers = opened.needs_private_token(asked)
     assert answers.tolist() == [False, True]
 
 
@@ -245,7 +247,7 @@ def test_both_laws_are_conditioned_on_the_allowed_tokens(noiseless):
     allowed = np.arange(VOCABULARY) % 3 == 0
     opened = public_test(expected_batch_size=1).open(PrivateTokenMeter(1, 1))
     where = torch.zeros(1, dtype=torch.int64), np.array([0])
-    opened.needs_private_token(logits[:1], public[:1], *where, allowed)
+    opened.needs_private_token(NextLogits(logits[:1], *where, public[:1], allowed))
     rows, law = logits[:1].double().numpy()[:, allowed], public[0].double().numpy()[allowed]
     expected = math.floor(distance_oracle(rows, law, 1) * STEPS_PER_RECORD)
     assert noiseless[-1][0] == pytest.approx([expected], abs=1)
@@ -259,14 +261,14 @@ def test_no_loop_can_run_more_instances_than_the_plan_pays(tokens, steps):
     finished = 0
     for far, draws in steps:
         try:
-            finished += int(opened.needs_private_token(*one_batch(2 * far), np.array([0]))[0])
+            finished += int(opened.needs_private_token(one_batch(2 * far))[0])
             meter.spend(np.array([0] * draws))
         except UnaccountedReleaseError:
             continue
     assert finished <= int(opened.opened[0]) <= tokens
     if meter.exhausted[0]:
         with pytest.raises(UnaccountedReleaseError):
-            opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0]))
+            opened.needs_private_token(unread(0))
 
 
 def test_refused_question_opens_nothing_for_any_batch(noiseless):
@@ -274,7 +276,7 @@ def test_refused_question_opens_nothing_for_any_batch(noiseless):
     opened = public_test().open(meter)
     meter.spend(np.array([1]))
     with pytest.raises(UnaccountedReleaseError):
-        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0, 1]))
+        opened.needs_private_token(unread(0, 1))
     assert opened.opened.tolist() == [0, 0]
     assert noiseless == []
 
@@ -283,7 +285,7 @@ def test_refused_question_opens_nothing_for_any_batch(noiseless):
 def test_batches_unknown_to_the_meter_are_refused(batch):
     opened = public_test().open(PrivateTokenMeter(1, 2))
     with pytest.raises(UnaccountedReleaseError):
-        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([batch]))
+        opened.needs_private_token(unread(batch))
 
 
 def test_a_meter_pays_for_one_test_only():

@@ -12,7 +12,7 @@ from dpsynth_assets.privacy.events import BoundedRangeEvent, PureEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
 
 SIZE, VOCABULARY = 4, 257
@@ -26,12 +26,10 @@ TEST = batched(PublicTokenTest, noise_scale=0.2, threshold=0.5, **BATCH)
 
 def selected(mechanism, logits, public, owners, active, meter, allowed=None):
     """Tokens of a mechanism, or answers of the test."""
+    asked = NextLogits(logits, owners, active, public, allowed)
     if mechanism is TEST:
-        opened = mechanism.open(meter)
-        return opened.needs_private_token(logits, public, owners, active, allowed)
-    if mechanism is DIFFERENCE:
-        return mechanism.select(logits, owners, active, meter, allowed, public_logits=public)
-    found = mechanism.select(logits, owners, active, meter, allowed)
+        return mechanism.open(meter).needs_private_token(asked)
+    found = mechanism.select(asked, meter)
     return found[0] if mechanism is MEDIAN else found
 
 
@@ -136,8 +134,8 @@ def test_shapes_that_disagree_are_refused(mechanism, owners, active, allowed, ma
 @pytest.mark.parametrize(
     ("public", "match"),
     [
-        (torch.zeros(2, 5), "public_logits"),
-        (torch.zeros(1, 4), "public_logits"),
+        (torch.zeros(2, 5), "public logits"),
+        (torch.zeros(1, 4), "public logits"),
         (torch.full((1, 5), math.nan), "finite maxima"),
     ],
 )

@@ -11,6 +11,7 @@ from dpsynth_assets.privacy.clipping import column_blocks
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
+    NextLogits,
     PrivateTokenMeter,
     allowed_tokens,
     rows_by_batch,
@@ -73,7 +74,8 @@ def test_only_allowed_tokens_are_drawn():
     allowed[[3, 200]] = True
     meter = PrivateTokenMeter(50, 6)
     for _ in range(50):
-        tokens = MECHANISM.select(logits, batch_of_row, np.arange(6), meter, allowed)
+        asked = NextLogits(logits, batch_of_row, np.arange(6), allowed=allowed)
+        tokens = MECHANISM.select(asked, meter)
         assert set(tokens) <= {3, 200}
 
 
@@ -86,7 +88,8 @@ def test_public_top_k_draws_among_each_batchs_own_top_tokens(masked):
     restricted = dataclasses.replace(MECHANISM, public_top_k=3)
     meter, seen = PrivateTokenMeter(200, 6), [set() for _ in range(6)]
     for _ in range(200):
-        drawn = restricted.select(logits, batch_of_row, np.arange(6), meter, allowed, public)
+        asked = NextLogits(logits, batch_of_row, np.arange(6), public, allowed)
+        drawn = restricted.select(asked, meter)
         for own, token in zip(seen, drawn, strict=True):
             own.add(int(token))
     assert all(own <= set(top) for own, top in zip(seen, support, strict=True))
@@ -108,8 +111,9 @@ def test_public_top_k_clips_on_the_support_and_keeps_the_price():
 def test_public_top_k_needs_public_logits_and_a_token():
     logits, _, batch_of_row = batches()
     restricted = dataclasses.replace(MECHANISM, public_top_k=3)
+    asked = NextLogits(logits, batch_of_row, np.arange(6))
     with pytest.raises(ValueError, match="public logits"):
-        restricted.select(logits, batch_of_row, np.arange(6), PrivateTokenMeter(1, 6))
+        restricted.select(asked, PrivateTokenMeter(1, 6))
     with pytest.raises(ValueError, match="public_top_k >= 1"):
         dataclasses.replace(MECHANISM, public_top_k=0)
 

@@ -44,7 +44,7 @@ from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_noise import SecretSampling
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 
 STARTS = 4
 BINS = 64
@@ -238,7 +238,7 @@ def _tokens() -> np.ndarray:
 
     nobody = torch.empty(0, 1000), torch.empty(0, dtype=torch.int64)
     meter = PrivateTokenMeter(1, SIZE)
-    return MEAN.select(*nobody, np.arange(SIZE), meter)
+    return MEAN.select(NextLogits(*nobody, np.arange(SIZE)), meter)
 
 
 def _answers() -> np.ndarray:
@@ -250,7 +250,7 @@ def _answers() -> np.ndarray:
     opened = test.open(PrivateTokenMeter(1, SIZE))
     nobody = torch.empty(0, dtype=torch.int64)
     public = torch.zeros(SIZE, 2)
-    return opened.needs_private_token(public[:0], public, nobody, np.arange(SIZE))
+    return opened.needs_private_token(NextLogits(public[:0], nobody, np.arange(SIZE), public))
 
 
 def _vector() -> np.ndarray:

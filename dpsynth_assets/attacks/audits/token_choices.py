@@ -28,7 +28,7 @@ from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ def _kernel_gamma(relation: NeighboringRelation) -> Gamma:
         logits = torch.as_tensor(rows).reshape(-1, VOCABULARY)
         batch_of_row = torch.zeros(len(rows), dtype=torch.int64)
         meter = PrivateTokenMeter(1, 1)
-        tokens, bounds = mechanism.select(logits, batch_of_row, np.array([0]), meter)
+        tokens, bounds = mechanism.select(NextLogits(logits, batch_of_row, np.array([0])), meter)
         return int(tokens[0]), float(bounds[0])
 
     return gamma
@@ -175,7 +175,8 @@ def _answers_that_betray(test: PublicTokenTest, *, present: bool) -> int:
         record = public if answer < NEAR_ANSWERS else -public
         rows = record.repeat(len(asking) if present else 0, 1)
         batch_of_row = torch.from_numpy(asking[: len(rows)])
-        far = opened.needs_private_token(rows, public.repeat(len(asking), 1), batch_of_row, asking)
+        publics = public.repeat(len(asking), 1)
+        far = opened.needs_private_token(NextLogits(rows, batch_of_row, asking, publics))
     return int(far.sum())
 
 

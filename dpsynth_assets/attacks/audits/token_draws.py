@@ -27,7 +27,7 @@ from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.softmax_draws import tokens_from_words
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +126,8 @@ def _draws(*, temperature: float = 1.0, greedy: bool = False) -> Finding:
             scores = drawing.private_scores(private_logits, batch_of_row, batches)
             return int((scores.argmax(dim=1) == 1).sum())
         meter = PrivateTokenMeter(1, DRAWS)
-        return int((drawing.select(private_logits, batch_of_row, batches, meter) == 1).sum())
+        logits = NextLogits(private_logits, batch_of_row, batches)
+        return int((drawing.select(logits, meter) == 1).sum())
 
     curve = event_curve([claimed.event(1)])
     return audit_event_counts(count(DRAWS), count(0), DRAWS, curve)

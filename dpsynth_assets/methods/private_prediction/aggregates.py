@@ -38,7 +38,7 @@ from dpsynth_assets.privacy.events import BoundedRangeEvent, ComposedEvent
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 
 MeanT = TypeVar("MeanT", bound=PrivatePredictionConfig)
 
@@ -60,16 +60,7 @@ class MeanTokens(BatchTokens):
 
     def opened(self, meter: PrivateTokenMeter, *_: Any) -> TokenSelector:
         """Draws by means, among the likeliest tokens of public prompts if any."""
-
-        def select(
-            logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
-        ) -> Draws:
-            tokens = self.mechanism.select(
-                logits, batch_of_row, active, meter, allowed, public_logits=public
-            )
-            return Draws.all_private(tokens)
-
-        return select
+        return lambda logits: Draws.all_private(self.mechanism.select(logits, meter))
 
 
 class MeanPrediction(BatchPrediction[MeanT]):
@@ -191,17 +182,14 @@ class TokensBehindTest(BatchTokens):
 
         asked = self.test.open(meter)
 
-        def select(
-            logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
-        ) -> Draws:
-            private = asked.needs_private_token(logits, public, batch_of_row, active, allowed)
+        def select(logits: NextLogits) -> Draws:
+            private, public = asked.needs_private_token(logits), logits.compared()
             # [amin2024 A1:L18] [amin2024 A3:L9]
-            tokens = draw_public_tokens(public, self.public_temperature, allowed)
+            tokens = draw_public_tokens(public, self.public_temperature, logits.allowed)
             if private.any():
                 own = public[torch.from_numpy(private)]
-                tokens[private] = self.mechanism.select(
-                    logits, batch_of_row, active[private], meter, allowed, public_logits=own
-                )
+                asking = replace(logits, active=logits.active[private], public=own)
+                tokens[private] = self.mechanism.select(asking, meter)
             return Draws(tokens, private)
 
         return select
@@ -315,11 +303,10 @@ class MedianTokens(BatchTokens):
         batches, costs = of_run
         indices = np.asarray(batches, dtype=np.int64)
 
-        def select(
-            logits: Any, batch_of_row: Any, active: np.ndarray, _: Any, allowed: Any = None
-        ) -> Draws:
+        def select(logits: NextLogits) -> Draws:
+            active = logits.active
             draw = meter.spent[active]
-            tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
+            tokens, gamma = self.mechanism.select(logits, meter)
             costs.by_batch[indices[active]] += gamma
             others = np.delete(indices, active)
             costs.by_batch[others] += self.mechanism.moved_by_slack(len(active))

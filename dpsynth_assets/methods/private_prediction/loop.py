@@ -10,14 +10,15 @@ Letters: B batches of a pass, R rows (all their contexts), V vocabulary, A batch
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from dpsynth_assets.models.decoding import ConstrainedText, Contexts, Decoder, JsonConstraint
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.cpu import map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.token_selection import NextLogits
 
 if TYPE_CHECKING:
     import torch
@@ -45,31 +46,8 @@ class Draws(NamedTuple):
         return cls(tokens, np.ones(len(tokens), dtype=bool))
 
 
-class TokenSelector(Protocol):
-    """Draws one token for each active batch; private ones are charged before a logit is read."""
-
-    def __call__(
-        self,
-        logits: "torch.Tensor",
-        batch_of_row: "torch.Tensor",
-        active: np.ndarray,
-        public_logits: "torch.Tensor | None",
-        allowed: np.ndarray | None = None,
-        /,
-    ) -> Draws:
-        """Draws tokens.
-
-        Args:
-            logits: (R, V), private.
-            batch_of_row: (R,) int64 in [0, B).
-            active: (A,) int64, ascending: batches that draw now, whether they have rows or not.
-            public_logits: (A, V) of each active batch's public prompt; None without prompts.
-            allowed: (V,) bool, tokens that may be drawn, of released tokens and public facts alone;
-                None: all.
-
-        Returns:
-            A draws, aligned with `active`.
-        """
+TokenSelector = Callable[[NextLogits], Draws]
+"""Draws one token for each active batch; private ones are charged before a logit is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,20 +242,20 @@ class _Wave:
         memory for it, which a CPU pays for page by page.
         """
         # [amin2024 A1:L10] [amin2024 A2:L2] [amin2024 A3:L4-5]
-        logits, public = self.next_logits(), self.public_logits(drawing)
-        batch_of_row = self.batch_of_row
+        private_logits, public = self.next_logits(), self.public_logits(drawing)
+        logits = NextLogits(private_logits, self.batch_of_row, drawing, public)
         if self._rules.constraint is None:
-            return select(logits, batch_of_row, drawing, public)
+            return select(logits)
         tokens, private = np.zeros(len(drawing), np.int64), np.zeros(len(drawing), bool)
         decided = 0
         texts = [cast("ConstrainedText", self._texts[batch]) for batch in drawing.tolist()]
-        choices = map_on_cpu_threads(ConstrainedText.choices, texts, plain_entries(logits))
+        choices = map_on_cpu_threads(ConstrainedText.choices, texts, plain_entries(private_logits))
         for place, (batch, allowed) in enumerate(zip(drawing.tolist(), choices, strict=True)):
             if allowed.sum() == 1:
                 tokens[place], decided = allowed.argmax(), decided + 1
                 continue
             own = None if public is None else public[[place]]
-            drawn = select(logits, batch_of_row, np.array([batch]), own, allowed)
+            drawn = select(replace(logits, active=np.array([batch]), public=own, allowed=allowed))
             tokens[place], private[place] = drawn.tokens[0], drawn.private[0]
         return Draws(tokens, private, decided)
 

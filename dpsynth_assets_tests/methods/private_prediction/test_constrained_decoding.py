@@ -25,7 +25,7 @@ from dpsynth_assets.models.decoding import JsonConstraint, sample_documents
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
 from dpsynth_assets_tests.tiny_models import random_llama
 
@@ -116,10 +116,11 @@ class Drawing:
         self._draw = np.random.default_rng(seed)
         self.asked = []
 
-    def __call__(self, logits, batch_of_row, active, public_logits=None, allowed=None):
-        self.asked.append((active.tolist(), allowed.tobytes()))
-        assert allowed.sum() > 1
-        return Draws.all_private(self._draw.choice(np.flatnonzero(allowed), len(active)))
+    def __call__(self, logits):
+        self.asked.append((logits.active.tolist(), logits.allowed.tobytes()))
+        assert logits.allowed.sum() > 1
+        drawn = self._draw.choice(np.flatnonzero(logits.allowed), len(logits.active))
+        return Draws.all_private(drawn)
 
 
 def batches(seed):
@@ -427,9 +428,8 @@ def test_a_median_is_audited_on_the_allowed_tokens_alone():
     allowed[[2, 5, 7]] = True
     logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(1))
     meter = PrivateTokenMeter(3, 1)
-    tokens, _ = mechanism.select(
-        logits, torch.zeros(4, dtype=torch.long), np.array([0]), meter, allowed
-    )
+    owners = torch.zeros(4, dtype=torch.long)
+    tokens, _ = mechanism.select(NextLogits(logits, owners, np.array([0]), allowed=allowed), meter)
     ((_, rows, place, _),) = seen
     assert rows.shape == (4, 3)
     assert [2, 5, 7][place] == tokens[0]

@@ -51,10 +51,13 @@ class Recorder:
         self.rows = []
         self.tokens = {}
 
-    def __call__(self, logits, batch_of_row, active, public_logits=None):
-        tokens = self.answer(logits, batch_of_row, active)
+    def __call__(self, logits):
+        tokens, active = (
+            self.answer(logits.private, logits.batch_of_row, logits.active),
+            logits.active,
+        )
         self.active.append(active.tolist())
-        self.rows.append(len(logits))
+        self.rows.append(len(logits.private))
         for batch, token in zip(active.tolist(), tokens.tolist(), strict=True):
             self.tokens.setdefault(batch, []).append(token)
         return Draws.all_private(tokens)
@@ -214,9 +217,7 @@ def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(decoder):
         generate_documents(
             decoder,
             random_batches([2, 2]),
-            lambda logits, rows, active, _: Draws.all_private(
-                mechanism.select(logits, rows, active, meter)
-            ),
+            lambda logits: Draws.all_private(mechanism.select(logits, meter)),
             rules(tokens_per_batch=40, end_token_id=-1),
         )
     assert meter.spent.tolist() == [20, 20]

@@ -94,12 +94,12 @@ def companies(batches, most_rows):
     """For each row what it shared passes with, step after step; batch 0 stops after two steps."""
     seen, owners = {}, {row: owner for owner, batch in enumerate(batches) for row in batch}
 
-    def select(logits, batch_of_row, active, _public):
-        assert len(batch_of_row) == len(logits)
-        for (row, mates), batch in zip(logits.tolist(), batch_of_row.tolist(), strict=True):
+    def select(logits):
+        rows, batches_of_rows = logits.private.tolist(), logits.batch_of_row.tolist()
+        for (row, mates), batch in zip(rows, batches_of_rows, strict=True):
             assert owners[row] == batch
             seen.setdefault(row, []).append(mates)
-        return Draws.all_private(np.where(active == 0, END, 7))
+        return Draws.all_private(np.where(logits.active == 0, END, 7))
 
     generate_documents(
         SimpleNamespace(open=JealousContexts),
@@ -138,13 +138,9 @@ def test_cut_passes_write_what_one_pass_writes(cases):
     ]
     keys = [row_key(row) for row in range(16)]
 
-    def likeliest(logits, batch_of_row, active, _public):
-        best = [
-            int(logits[batch_of_row == int(batch)].sum(dim=0).argmax())
-            if (batch_of_row == int(batch)).any()
-            else 9
-            for batch in active
-        ]
+    def likeliest(logits):
+        rows_of = (logits.private[logits.batch_of_row == int(batch)] for batch in logits.active)
+        best = [int(rows.sum(dim=0).argmax()) if len(rows) else 9 for rows in rows_of]
         return Draws.all_private(np.array(best))
 
     written = [

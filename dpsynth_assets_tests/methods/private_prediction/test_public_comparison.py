@@ -52,10 +52,11 @@ def scripted(private_of_step):
     """A selector that writes token 7 always; `private_of_step(step)` says which were paid."""
     log = []
 
-    def select(logits, batch_of_row, active, public_logits):
-        private = np.full(len(active), private_of_step(len(log)))
-        log.append((len(active), None if public_logits is None else public_logits.clone()))
-        return Draws(np.full(len(active), 7), private)
+    def select(logits):
+        drawing = len(logits.active)
+        private = np.full(drawing, private_of_step(len(log)))
+        log.append((drawing, None if logits.public is None else logits.public.clone()))
+        return Draws(np.full(drawing, 7), private)
 
     return select, log
 

@@ -17,7 +17,7 @@ from dpsynth_assets.methods.stages import LARGEST_TAIL, percent
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_terms
 
 SMOLLM2 = {"kind": "smollm2"}
@@ -202,12 +202,17 @@ def leading_by(depth):
     return np.array([0.0] + [-depth] * (V - 1))
 
 
-def share_drawn(select):
-    """Share of DRAWS tokens that are not the leading one."""
-    owners = torch.arange(G).repeat_interleave(S)
+def tokens_drawn(mechanism, rows, public=None):
+    """DRAWS tokens."""
+    logits = NextLogits(rows, torch.arange(G).repeat_interleave(S), np.arange(G), public)
     meter = PrivateTokenMeter(ROUNDS, G)
-    drawn = [select(owners, np.arange(G), meter) for _ in range(ROUNDS)]
-    return float((np.concatenate(drawn) != 0).mean())
+    drawn = [mechanism.select(logits, meter) for _ in range(ROUNDS)]
+    return np.concatenate([each[0] if isinstance(each, tuple) else each for each in drawn])
+
+
+def share_drawn(mechanism, rows, public=None):
+    """Share of DRAWS tokens that are not the leading one."""
+    return float((tokens_drawn(mechanism, rows, public) != 0).mean())
 
 
 def near(share):
@@ -219,7 +224,7 @@ def near(share):
 def test_the_mean_draws_from_the_floor_as_often_as_stated(clip, temperature):
     mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=clip, temperature=temperature)
     rows = rows_of(leading_by(50.0))
-    share = share_drawn(lambda own, active, meter: mechanism.select(rows, own, active, meter))
+    share = share_drawn(mechanism, rows)
     assert share == near(share_at_floor(V, 2 * clip / temperature))
 
 
@@ -233,9 +238,7 @@ def test_contexts_that_disagree_leave_more_to_the_floor():
     contexts[np.arange(S), 1 + np.arange(S)] = lower * clip
     rows = torch.tensor(contexts, dtype=torch.float32).repeat(G, 1)
     mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=clip, temperature=1.0)
-    owners, meter = torch.arange(G).repeat_interleave(S), PrivateTokenMeter(ROUNDS, G)
-    drawn = [mechanism.select(rows, owners, np.arange(G), meter) for _ in range(ROUNDS)]
-    share = float((np.concatenate(drawn) > S).mean())
+    share = float((tokens_drawn(mechanism, rows) > S).mean())
     stated = share_at_floor(V - S, (2 - lower) * clip)
     own = S * math.exp(2 * clip / S - (2 - lower) * clip)  # the contexts' own tokens
     weight = stated / (1 - stated)
@@ -247,16 +250,14 @@ def test_a_public_support_leaves_its_own_tokens_alone():
     mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=2.5, temperature=1.0, public_top_k=40)
     rows, public = rows_of(leading_by(50.0)), torch.zeros(G, V)
     public[:, :40] = 1.0
-    share = share_drawn(
-        lambda own, active, meter: mechanism.select(rows, own, active, meter, public_logits=public)
-    )
+    share = share_drawn(mechanism, rows, public)
     assert share == near(share_at_floor(40, 5.0))
 
 
 def test_the_median_draws_from_the_floor_as_often_as_stated():
     mechanism = MedianTokenMechanism(clip_bound=3.0, temperature=1.0, relation="add-remove")
     rows = rows_of(leading_by(50.0))
-    share = share_drawn(lambda own, active, meter: mechanism.select(rows, own, active, meter)[0])
+    share = share_drawn(mechanism, rows)
     assert share == near(share_at_floor(V, 6.0))
 
 
@@ -267,9 +268,7 @@ def test_differences_draw_public_words_as_often_as_stated(agree_against, gained)
     mechanism = DifferenceTokenMechanism(batch=BATCH, clip_bound=1.0, temperature=1.0, top_k=None)
     public = torch.tensor(leading_by(depth), dtype=torch.float32).expand(G, V)
     rows = rows_of(leading_by(60.0 if agree_against else depth))
-    share = share_drawn(
-        lambda own, active, meter: mechanism.select(rows, own, active, meter, public_logits=public)
-    )
+    share = share_drawn(mechanism, rows, public)
     assert share == near(share_at_floor(V, depth + gained))
 
 
