@@ -4,7 +4,7 @@ Shape letters: n private records, B records of one batch, T steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -216,7 +216,8 @@ class DpSgdMechanism:
             if gradients.threads == 1:
                 return self._release(sums, rows, gradients.parameters, ahead)
         with one_thread_each(gradients.threads) as threads:
-            return self._release_on_threads(sums, rows, gradients.parameters, threads)
+            self._meter.release(rows)
+            return list(threads.map(self._with_noise, sums, gradients.parameters))
 
     def sampled_sum(self) -> SampledSum:
         """What workers are told of a step, each of which draws and clips records of its own.
@@ -304,17 +305,6 @@ class DpSgdMechanism:
             noise = None if drawn is None else drawn.result()
             released.append(self._with_noise(sums.pop(0), parameter, noise))
         return released
-
-    def _release_on_threads(
-        self,
-        sums: list["torch.Tensor"],
-        rows: int,
-        parameters: Sequence["torch.Tensor"],
-        threads: Executor,
-    ) -> list["torch.Tensor"]:
-        """As `_release`, every parameter by a thread that is free."""
-        self._meter.release(rows)
-        return list(threads.map(self._with_noise, sums, parameters))
 
     def _with_noise(
         self,

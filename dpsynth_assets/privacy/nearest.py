@@ -109,10 +109,8 @@ class PublicRows:
 
     def by_label(self, labels: np.ndarray) -> dict[int, Group]:
         """The rows of each label, given the (C,) labels of all."""
-        order = np.argsort(labels, kind="stable")
-        ends = np.flatnonzero(np.diff(labels[order])) + 1
-        parts = np.split(order, ends) if len(order) else []
-        return {int(labels[numbers[0]]): self.group(numbers) for numbers in parts}
+        rows = _rows_of_labels(labels, len(labels))
+        return {label: self.group(numbers) for label, numbers in rows}
 
     def _first_of_equal(self, numbers: np.ndarray) -> np.ndarray:
         places: dict[bytes, int] = {}
@@ -291,7 +289,7 @@ def _rows_of_labels(labels: np.ndarray | None, rows: int) -> Iterator[tuple[int,
         return
     order = np.argsort(labels, kind="stable")
     ends = np.flatnonzero(np.diff(labels[order])) + 1
-    for numbers in np.split(order, ends):
+    for numbers in np.split(order, ends) if rows else []:
         yield int(labels[numbers[0]]), numbers
 
 

@@ -64,9 +64,11 @@ def test_without_a_seed_keys_differ_from_run_to_run():
 
 
 @pytest.mark.parametrize("expected", [0, -1, KEYS // 2 + 1])
-def test_numbers_of_keys_out_of_domain_are_refused(expected):
+def test_numbers_of_keys_and_places_out_of_domain_are_refused(expected):
     with pytest.raises(ValueError, match="Expected 0 < planted keys"):
         plant_keys(expected)
+    with pytest.raises(ValueError, match="Expected 0 < places"):
+        plant_in_places(expected)
 
 
 def test_a_place_holds_one_of_its_own_keys_or_a_null_record():
@@ -90,12 +92,6 @@ def test_places_are_null_and_hold_their_keys_with_the_stated_chances():
     assert planted.chance / (1 - planted.chance) == pytest.approx(
         (1 - NULL_CHANCE) / 3 / NULL_CHANCE
     )
-
-
-@pytest.mark.parametrize("places", [0, -1, KEYS // 2 + 1])
-def test_numbers_of_places_out_of_domain_are_refused(places):
-    with pytest.raises(ValueError, match="Expected 0 < places"):
-        plant_in_places(places)
 
 
 def test_planted_keys_are_not_shown_in_a_repr():

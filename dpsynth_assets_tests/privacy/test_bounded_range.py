@@ -7,7 +7,6 @@ import pytest
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
     adaptive_profiles,
-    bounded_range_epsilon,
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -114,10 +113,6 @@ def test_two_draws_are_at_least_the_best_fixed_pair():
         )
         best = max(best, total)
     assert best <= upper <= best * 1.05
-
-
-def test_no_draw_costs_nothing():
-    assert bounded_range_epsilon(0.1875, 0, 1e-6) == 0.0
 
 
 def test_huge_blocks_are_declared_unaffordable():
