@@ -203,16 +203,6 @@ def test_a_coarser_grid_reads_no_less():
         assert fine <= epsilon_of(events, 1e-6, "tight", discretization=1e-3) <= 1.01 * fine
 
 
-def test_public_token_test_composes_tightly_with_token_draws():
-    # Amin 2024, r = 100, s = 255, τ = 2, σ = 0.2: 2.096 by Theorem 1; optimal composition is lower.
-    events = [
-        BoundedRangeEvent(eta=2 * 10 / (255 * 2.0), count=100),
-        PureEvent(epsilon=2 / (255 * 0.2), count=100),
-    ]
-    assert epsilon_of(events, 1e-6, "zcdp") == pytest.approx(2.096275, abs=1e-5)
-    assert epsilon_of(events, 1e-6, "tight") == pytest.approx(1.932, abs=2e-3)
-
-
 def test_long_blocks_fall_back_to_zcdp():
     event = BoundedRangeEvent(eta=2 * 10 / (1023 * 1.5), count=70_000)
     assert epsilon_of([event], 1e-6, "tight") == pytest.approx(
