@@ -43,13 +43,6 @@ def test_mu_is_rounded_down_and_turns_epsilon_back(epsilon, delta):
     assert gaussian_epsilon(mu, delta) <= epsilon * (1 + 1e-12)
 
 
-@given(MUS, MUS, DELTAS)
-def test_epsilon_grows_with_mu_and_falls_with_delta(first, second, delta):
-    low, high = sorted([first, second])
-    assert gaussian_epsilon(low, delta) <= gaussian_epsilon(high, delta)
-    assert gaussian_epsilon(high, delta) >= gaussian_epsilon(high, min(0.9, 2 * delta))
-
-
 @given(st.lists(MUS, max_size=5))
 def test_composition_adds_squares_and_rounds_up(mus):
     total = compose_mu(mus)
