@@ -12,22 +12,11 @@ from write import write_demo_files
 from dpsynth_assets.paths import project_root
 
 ROWS = 600
-SIZES = {
-    "public_documents": ROWS,
-    "private_records": ROWS,
-    "further_private_records": 60,
-    "feedback_records": 60,
-}
-FILES = {
-    "public.parquet",
-    "private_tickets.jsonl",
-    "private_letters.jsonl",
-    "private_enquiries.jsonl",
-    "private_cases.jsonl",
-    "private_feedback.jsonl",
-    "private_canaries.txt",
-    "private_letters_canaries.txt",
-}
+SIZES = dict.fromkeys(("public_documents", "private_records"), ROWS)
+SIZES |= dict.fromkeys(("further_private_records", "feedback_records"), 60)
+MAILBOXES = ("tickets", "letters", "enquiries", "cases", "feedback")
+FILES = {"public.parquet", "private_canaries.txt", "private_letters_canaries.txt"}
+FILES |= {f"private_{name}.jsonl" for name in MAILBOXES}
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +123,7 @@ def test_the_second_mailbox_shares_no_record_customer_code_or_canary_with_the_fi
 
 
 def test_the_mailboxes_of_one_organisation_share_no_record(corpora):
-    names = ("letters", "enquiries", "cases", "feedback")
-    mailboxes = [pl.read_ndjson(corpora / f"private_{name}.jsonl") for name in names]
+    mailboxes = [pl.read_ndjson(corpora / f"private_{name}.jsonl") for name in MAILBOXES[1:]]
     for column in ("id", "text"):
         values = [value for mailbox in mailboxes for value in mailbox[column]]
         assert len(set(values)) == len(values)

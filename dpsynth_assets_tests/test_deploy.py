@@ -139,34 +139,14 @@ def test_workspaces_name_the_code_that_is_served():
 
 
 CHART = {
-    "dagsterWebserver",
-    "dagster-user-deployments",
-    "generatePostgresqlPasswordSecret",
-    "global",
-    "postgresql",
-    "runLauncher",
-    "dagsterDaemon",
-    "concurrency",
-    "computeLogManager",
-    "telemetry",
-    "rabbitmq",
-    "redis",
-    "flower",
-    "ingress",
-}
+    "dagsterWebserver", "dagster-user-deployments", "generatePostgresqlPasswordSecret", "global",
+    "postgresql", "runLauncher", "dagsterDaemon", "concurrency", "computeLogManager", "telemetry",
+    "rabbitmq", "redis", "flower", "ingress",
+}  # fmt: skip
 DEPLOYMENT = {
-    "name",
-    "image",
-    "codeServerArgs",
-    "port",
-    "includeConfigInLaunchedRuns",
-    "env",
-    "envSecrets",
-    "volumes",
-    "volumeMounts",
-    "podSecurityContext",
-    "resources",
-}
+    "name", "image", "codeServerArgs", "port", "includeConfigInLaunchedRuns", "env", "envSecrets",
+    "volumes", "volumeMounts", "podSecurityContext", "resources",
+}  # fmt: skip
 
 
 def snake(value):
@@ -182,10 +162,9 @@ def test_helm_values_use_the_chart_s_keys():
         names = {volume["name"] for volume in deployment["volumes"]}
         assert {mount["name"] for mount in deployment["volumeMounts"]} <= names
         assert {"DPSYNTH_HOME", "DPSYNTH_EXECUTOR"} <= set(deployment["env"])
-    chosen = values["runLauncher"]["type"]
-    assert list(values["runLauncher"]["config"]) == [chosen[0].lower() + chosen[1:]]
-    chosen = values["computeLogManager"]["type"]
-    assert list(values["computeLogManager"]["config"]) == [chosen[0].lower() + chosen[1:]]
+    for part in ("runLauncher", "computeLogManager"):
+        chosen = values[part]["type"]
+        assert list(values[part]["config"]) == [chosen[0].lower() + chosen[1:]]
     assert values["dagsterDaemon"]["runRetries"] == {"enabled": False}
 
 
@@ -215,17 +194,11 @@ def test_dagster_s_own_classes_accept_what_helm_gives_them():
     )
     from dagster._core.instance.config import dagster_instance_config_schema
 
-    concurrency = values["concurrency"]
+    concurrency = {name: snake(values["concurrency"][name]) for name in ("pools", "runs")}
     monitoring = snake(values["dagsterDaemon"]["runMonitoring"])
     accepted(
         resolve_to_config_type(dagster_instance_config_schema()),
-        {
-            "run_monitoring": monitoring,
-            "concurrency": {
-                "pools": snake(concurrency["pools"]),
-                "runs": snake(concurrency["runs"]),
-            },
-        },
+        {"run_monitoring": monitoring, "concurrency": concurrency},
     )
 
 
@@ -249,13 +222,13 @@ def test_what_stands_beside_the_chart_is_of_kubernetes_own_kinds():
 
 def test_parts_that_the_chart_hands_on_are_of_kubernetes_own_kinds():
     (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
-    lists = {
-        "volumes": "V1Volume",
-        "volumeMounts": "V1VolumeMount",
-        "envSecrets": "V1SecretEnvSource",
-    }
-    for key, kind in lists.items():
-        assert [of_kubernetes(kind, part) for part in deployment[key]]
+    lists = (
+        ("volumes", "Volume"),
+        ("volumeMounts", "VolumeMount"),
+        ("envSecrets", "SecretEnvSource"),
+    )
+    for key, kind in lists:
+        assert [of_kubernetes(f"V1{kind}", part) for part in deployment[key]]
     assert of_kubernetes("V1PodSecurityContext", deployment["podSecurityContext"]).run_as_non_root
     launcher = read("helm/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]
     for resources in (deployment["resources"], launcher["resources"]):

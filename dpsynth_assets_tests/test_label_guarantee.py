@@ -47,9 +47,8 @@ def ledger_shown(tmp_path):
 
 
 def statement_of(ledger, label):
-    return privacy_statement(
-        label, {"releases": releases(ledger.entries(), label), "ledger_ok": True}
-    )
+    facts = {"releases": releases(ledger.entries(), label), "ledger_ok": True}
+    return privacy_statement(label, facts)
 
 
 def after(text, before):
@@ -72,11 +71,9 @@ def test_a_card_and_a_statement_show_no_number_below_the_label(ledger):
         assert all(number >= exact for number in shown)
         profile = "".join(line for line in text.splitlines() if "privacy profile" in line)
         points = re.findall(r"\(([0-9.]+), ([0-9.]+e[-+]\d+)\)", profile)
+        profiled = {p["epsilon"]: p["delta"] for p in label["guarantee"]["privacy_profile"]}
         for epsilon, delta in points:
-            told = next(
-                p for p in label["guarantee"]["privacy_profile"] if p["epsilon"] == float(epsilon)
-            )
-            assert Decimal(delta) >= Decimal(repr(told["delta"]))
+            assert Decimal(delta) >= Decimal(repr(profiled[float(epsilon)]))
     assert "ε = 3.33 " in dataset_card(label, columns=["text"], rows=3)
 
 
@@ -88,16 +85,9 @@ def test_commands_and_pages_show_no_number_below_the_ledger(ledger, tmp_path):
     cells = [Decimal(cell) for cell in re.findall(r"\b\d\.\d{2,}\b", shown)]
     assert spent.quantize(Decimal("1e-2"), "ROUND_CEILING") in cells
     assert all(cell >= spent or cell <= left for cell in cells)
-    page = audit_page(
-        AuditTrail(
-            cohort="tickets",
-            ledger_entries=2,
-            ledger_head="",
-            spends=spends_of(ledger, entries_of(ledger.entries(), "tickets")),
-            files=(),
-            findings=(),
-        )
-    )
+    spends = spends_of(ledger, entries_of(ledger.entries(), "tickets"))
+    told = {"cohort": "tickets", "ledger_entries": 2, "ledger_head": ""}
+    page = audit_page(AuditTrail(**told, spends=spends, files=(), findings=()))
     assert ">3.33<" in page
     assert ">0.676<" in page
     assert "3.32" not in page

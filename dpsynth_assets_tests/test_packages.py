@@ -35,16 +35,11 @@ from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.stored import release_once
 
 HUB = HubFacts(license="cc0-1.0", language="en", classes={"label": ["billing", "delivery"]})
-ROWS = pl.DataFrame(
-    {
-        "text": ["The bill is wrong.", "The parcel is late.", "A bill again."],
-        "label": ["billing", "delivery", "billing"],
-        "origin": ["private", "private", "public"],
-        "batch": [0, 1, 0],
-        "n_tokens": [4, 4, 3],
-    }
-)
-
+ROWS = pl.DataFrame({
+    "text": ["The bill is wrong.", "The parcel is late.", "A bill again."],
+    "label": ["billing", "delivery", "billing"], "origin": ["private", "private", "public"],
+    "batch": [0, 1, 0], "n_tokens": [4, 4, 3],
+})  # fmt: skip
 KEPT = {"rules": ["language"], "candidates": 4, "acceptance_rate": 0.75, "turned_down": {}}
 
 
@@ -230,9 +225,8 @@ def test_something_beside_true_rows_is_found(house, tmp_path, lie, name):
         lie(folder)
 
     label = json.loads((honest / LABEL_FILE).read_text())
-    write_package(
-        packager, tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill
-    )
+    told = {"folder": planned.folder, "label": label, "hub": HUB}
+    write_package(packager, tmp_path / "lie", fill=fill, **told)
     (problem,) = verify_package(tmp_path / "lie").problems
     assert problem.startswith(f"{name}: expected")
 
@@ -245,16 +239,9 @@ def test_a_true_label_on_other_weights_is_found(house, tmp_path):
         weights = tmp_path / f"{name}_weights"
         weights.mkdir()
         (weights / "model.safetensors").write_bytes(content)
-        write_package(
-            packager,
-            tmp_path / name,
-            folder=planned.folder,
-            label=label,
-            hub=HUB,
-            fill=partial(
-                write_generator, label=label, weights=weights, prompts={"billing": "B:"}, hub=HUB
-            ),
-        )
+        told = {"label": label, "hub": HUB}
+        fill = partial(write_generator, weights=weights, prompts={"billing": "B:"}, **told)
+        write_package(packager, tmp_path / name, folder=planned.folder, fill=fill, **told)
     assert verify_package(tmp_path / "true").problems == ()
     (problem,) = verify_package(tmp_path / "lie").problems
     assert problem == "files: expected the content of the paid release, got another."
@@ -267,9 +254,8 @@ def test_published_rows_lead_back_to_what_was_released(labels):
     planned = SimpleNamespace(folder="mean", method=SimpleNamespace(name="mean_uniform"))
     values = {0: [""] * 3, 1: ["a", "b", "a"], 2: ["a | x", "b", "a | y"]}[len(labels)]
     candidate = ROWS.with_columns(label=pl.Series(values), reservation=pl.lit("r"))
-    back = candidate_behind(
-        published_rows(spec, planned, candidate), "letters-mean", "mean_uniform"
-    )
+    made = published_rows(spec, planned, candidate)
+    back = candidate_behind(made, "letters-mean", "mean_uniform")
     assert rows_digest(back) == rows_digest(candidate)
 
 

@@ -37,25 +37,10 @@ from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, 
 HISTOGRAM = DiscreteLaplaceEvent(scale=5.0)
 TOKENS = BoundedRangeEvent(eta=0.1, count=100)
 SECTIONS = {
-    "schema",
-    "subject",
-    "method",
-    "guarantee",
-    "privacy_unit",
-    "neighboring_relation",
-    "neighboring_relation_definition",
-    "mechanisms",
-    "approvals",
-    "composition",
-    "public_facts",
-    "assumptions",
-    "selection",
-    "not_protected",
-    "not_summed",
-    "random_numbers",
-    "audits",
-    "cohort",
-}
+    "schema", "subject", "method", "guarantee", "privacy_unit", "neighboring_relation",
+    "neighboring_relation_definition", "mechanisms", "approvals", "composition", "public_facts",
+    "assumptions", "selection", "not_protected", "not_summed", "random_numbers", "audits", "cohort",
+}  # fmt: skip
 
 
 def histogram_and_corpus(ledger, **changes):
@@ -66,12 +51,26 @@ def histogram_and_corpus(ledger, **changes):
     return release(ledger, **(fields | {"parameters": parameters} | changes))
 
 
+def ex_post(ledger, bound=None, asset="tickets/median"):
+    """Charges for a release that is ex-post, which costs nothing before it is drawn."""
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None, asset=asset)
+    paid = ledger.reserve(request, EX_POST_TERMS)
+    ledger.commit(paid, artifact_digest="d", artifact_uri="u", ex_post_epsilon=bound)
+    return paid.id
+
+
+EX_POST_TERMS = make_terms(accepts_ex_post=True)
 KEPT = {
-    "rules": ["language"],
-    "candidates": 40,
-    "acceptance_rate": 0.75,
+    "rules": ["language"], "candidates": 40, "acceptance_rate": 0.75,
     "turned_down": {"language": 10},
-}
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, ledger):
+    """A published corpus."""
+    publish(tmp_path / "corpus", ledger, histogram_and_corpus(ledger))
+    return tmp_path / "corpus"
 
 
 def publish(folder, ledger, reservation):
@@ -81,7 +80,6 @@ def publish(folder, ledger, reservation):
     label = corpus_label(ledger.entries(), reservation)
     (folder / "privacy_label.json").write_text(json.dumps(label))
     (folder / "README.md").write_text(dataset_card(label, columns=rows.columns, rows=1))
-    return label
 
 
 def state(folder, ledger):
@@ -183,13 +181,9 @@ def test_a_label_and_a_proof_name_who_charged_and_who_approved(tmp_path):
 
 
 def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):
-    terms = make_terms(accepts_ex_post=True)
-    request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
-    reservation = ledger.reserve(request, terms)
-    bound = 1.2345678
-    ledger.commit(reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=bound)
-    release(ledger, terms, asset="tickets/dp/corpus")
-    corpus = corpus_label(ledger.entries(), reservation.id)
+    paid = ex_post(ledger, bound=1.2345678)
+    release(ledger, EX_POST_TERMS, asset="tickets/dp/corpus")
+    corpus = corpus_label(ledger.entries(), paid)
     whole = cohort_label(ledger.entries(), "tickets")
     assert "epsilon" not in corpus["guarantee"]
     assert "epsilon" not in whole["guarantee"]
@@ -199,10 +193,8 @@ def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):
 
 
 def test_the_statement_of_a_cohort_with_ex_post_releases_does_not_contradict_itself(ledger):
-    terms = make_terms(accepts_ex_post=True)
-    request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
-    ledger.commit(ledger.reserve(request, terms), artifact_digest="d", artifact_uri="u")
-    release(ledger, terms, asset="tickets/dp/corpus")
+    ex_post(ledger)
+    release(ledger, EX_POST_TERMS, asset="tickets/dp/corpus")
     label = cohort_label(ledger.entries(), "tickets")
     text = privacy_statement(label, {"releases": [], "ledger_ok": True})
     assert "no (ε, δ)-DP guarantee" in text
@@ -213,28 +205,13 @@ def test_the_statement_of_a_cohort_with_ex_post_releases_does_not_contradict_its
 
 
 def test_rows_chosen_from_an_ex_post_corpus_are_ex_post_whatever_was_charged_for_them(ledger):
-    terms = make_terms(accepts_ex_post=True)
-    histogram = release(
-        ledger,
-        terms,
-        asset="tickets/shared/topic_histogram",
-        event=GaussianEvent(noise_multiplier=10.0),
-    )
-    request = make_request(guarantee=GuaranteeType.EX_POST, event=None, asset="tickets/median")
-    median = ledger.reserve(request, terms)
-    ledger.commit(median, artifact_digest="d", artifact_uri="u", ex_post_epsilon=9.9)
-    behind = {"topic_histogram": histogram, "median": median.id}
+    event, asset = GaussianEvent(noise_multiplier=10.0), "tickets/shared/topic_histogram"
+    histogram = release(ledger, EX_POST_TERMS, asset=asset, event=event)
+    behind = {"topic_histogram": histogram, "median": ex_post(ledger, bound=9.9)}
+    free = {"mechanism": "resampled", "event": POST_PROCESSING}
     for step in ("chosen", "again"):  # However many steps lie between.
-        behind = {
-            step: release(
-                ledger,
-                terms,
-                asset=f"tickets/{step}",
-                mechanism="resampled",
-                event=POST_PROCESSING,
-                parameters={"inputs": behind},
-            )
-        }
+        made_from = free | {"asset": f"tickets/{step}", "parameters": {"inputs": behind}}
+        behind = {step: release(ledger, EX_POST_TERMS, **made_from)}
         label = corpus_label(ledger.entries(), *behind.values())
         assert label["guarantee"]["type"] == "ex-post"
         assert "no (ε, δ)-DP guarantee" in label["guarantee"]["definition"]
@@ -246,33 +223,25 @@ def test_rows_chosen_from_an_ex_post_corpus_are_ex_post_whatever_was_charged_for
 def test_a_head_that_seals_a_private_bound_is_withheld(ledger):
     release(ledger)
     assert cohort_label(ledger.entries(), "tickets")["cohort"]["ledger_head"] == ledger.head()
-    terms = make_terms(accepts_ex_post=True)
-    request = make_request(guarantee=GuaranteeType.EX_POST, event=None, asset="tickets/median")
-    reservation = ledger.reserve(request, terms)
-    ledger.commit(reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=0.5)
+    ex_post(ledger, bound=0.5)
     label = cohort_label(ledger.entries(), "tickets")
     assert label["cohort"]["ledger_head"] is None
     hashes = {entry.hash for entry in ledger.entries()}
     assert not any(seal in json.dumps(label) for seal in hashes)
 
 
-def test_an_untouched_card_agrees_with_the_ledger_even_after_later_charges(ledger, tmp_path):
-    folder = tmp_path / "corpus"
-    publish(folder, ledger, histogram_and_corpus(ledger))
+def test_an_untouched_card_agrees_with_the_ledger_even_after_later_charges(ledger, folder):
     assert corpus_problems(folder, ledger.entries()) == []
     release(ledger, asset="tickets/later/corpus")
     assert corpus_problems(folder, ledger.entries()) == []
 
 
-def test_an_edited_number_on_the_card_is_named(ledger, tmp_path):
-    folder = tmp_path / "corpus"
-    label = publish(folder, ledger, histogram_and_corpus(ledger))
-    card = folder / "README.md"
+def test_an_edited_number_on_the_card_is_named(ledger, folder):
+    label, card = json.loads((folder / "privacy_label.json").read_text()), folder / "README.md"
     shown = epsilon_up(label["guarantee"]["epsilon"])
     card.write_text(card.read_text().replace(f"ε = {shown}", "ε = 0.1", 1))
-    assert [problem.split(":")[0] for problem in corpus_problems(folder, ledger.entries())] == [
-        "README.md"
-    ]
+    (problem,) = corpus_problems(folder, ledger.entries())
+    assert problem.startswith("README.md:")
 
 
 @pytest.mark.parametrize(
@@ -287,27 +256,22 @@ def test_an_edited_number_on_the_card_is_named(ledger, tmp_path):
         ("cohort", lambda label: label["cohort"].update(epsilon=0.0)),
     ],
 )
-def test_every_edited_section_of_the_label_is_named(ledger, tmp_path, section, change):
-    folder = tmp_path / "corpus"
-    label = publish(folder, ledger, histogram_and_corpus(ledger))
+def test_every_edited_section_of_the_label_is_named(ledger, folder, section, change):
+    label = json.loads((folder / "privacy_label.json").read_text())
     change(label)
     (folder / "privacy_label.json").write_text(json.dumps(label))
     problems = corpus_problems(folder, ledger.entries())
     assert any(problem.startswith(f"privacy_label.json: {section} ") for problem in problems)
 
 
-def test_a_label_of_another_ledger_is_refused(ledger, tmp_path):
-    folder = tmp_path / "corpus"
-    publish(folder, ledger, histogram_and_corpus(ledger))
+def test_a_label_of_another_ledger_is_refused(ledger, folder, tmp_path):
     assert corpus_problems(folder, ledger.entries()[:2])
     other = Ledger(sqlite_url(tmp_path / "other"))
     histogram_and_corpus(other)
     assert corpus_problems(folder, other.entries())
 
 
-def test_a_missing_or_broken_label_is_one_problem(ledger, tmp_path):
-    folder = tmp_path / "corpus"
-    publish(folder, ledger, histogram_and_corpus(ledger))
+def test_a_missing_or_broken_label_is_one_problem(ledger, folder):
     (folder / "privacy_label.json").write_text("{")
     assert len(corpus_problems(folder, ledger.entries())) == 1
     (folder / "privacy_label.json").unlink()
@@ -325,13 +289,8 @@ def test_a_statement_is_compared_in_the_same_way(ledger, tmp_path):
 
 
 def test_audits_are_printed_on_the_card(ledger):
-    audit = {
-        "name": "mean-token",
-        "kind": "exact",
-        "claimed": 0.1,
-        "observed": 0.1,
-        "passed": True,
-    }
+    audit = {"name": "mean-token", "kind": "exact", "passed": True}
+    audit |= {"claimed": 0.1, "observed": 0.1}
     reservation = histogram_and_corpus(ledger)
     label = corpus_label(ledger.entries(), reservation, [audit])
     card = dataset_card(label, columns=["text"], rows=1)

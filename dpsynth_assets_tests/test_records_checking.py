@@ -144,15 +144,19 @@ def test_files_of_another_encoding_are_named_where_none_fits_all(tmp_path):
     assert problem.got.endswith(misread.got)
 
 
-def test_dates_before_the_first_window_are_counted(tmp_path):
-    days = [*(f"2025-{1 + i % 12:02d}-03" for i in range(12)), "2026-01-03", "2026-02-03"]
+def test_dates_that_are_in_no_window_are_counted(tmp_path):
+    days = [*(f"2025-{1 + i % 12:02d}-03" for i in range(12)), "2026-01-03", "", None, "01/02/26"]
     rows = [{"text": f"letter {i}", "key": str(i), "day": day} for i, day in enumerate(days)]
     cohorts = {"by": "window", "column": "day", "period": "month", "first": "2026-01-01"}
     alone = {"columns": {"id": "key"}, "public_facts": {}, "privacy_unit": {}}
     file = write(tmp_path, rows, cohorts=cohorts, **alone)
     problem = only(check(file), file)
     assert problem.field == "cohorts.column"
-    assert problem.got == "12 before 2026-01-01"
+    assert problem.got == "3 without one, 12 before 2026-01-01"
+    assert problem.severity == "warning"
+    rows = [{"text": "hello", "key": "1"}]
+    problem = only(check(write(tmp_path, rows, cohorts=cohorts, **alone)), file)
+    assert problem.field == "cohorts.column"
 
 
 def test_no_usable_record_is_an_error(tmp_path):

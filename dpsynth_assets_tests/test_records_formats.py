@@ -47,48 +47,26 @@ def plain(path, **changes):
     return declare(path, columns={"text": "body"}, public_facts={}, **changes)
 
 
-def write_csv(folder, frame):
-    frame.write_csv(folder / "a.csv")
-    return folder / "a.csv"
+def writing(name, content):
+    """Writes a file of what a table makes."""
+
+    def write(folder, frame):
+        (folder / name).write_bytes(content(frame))
+        return folder / name
+
+    return write
 
 
-def write_tsv(folder, frame):
-    frame.write_csv(folder / "a.tsv", separator="\t")
-    return folder / "a.tsv"
+def lines_of(frame):
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in frame.to_dicts()).encode()
 
 
-def write_csv_gz(folder, frame):
-    (folder / "a.csv.gz").write_bytes(gzip.compress(frame.write_csv().encode()))
-    return folder / "a.csv.gz"
-
-
-def write_jsonl(folder, frame):
-    lines = [json.dumps(row, ensure_ascii=False) for row in frame.to_dicts()]
-    (folder / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return folder / "a.jsonl"
-
-
-def write_jsonl_gz(folder, frame):
-    plain_file = write_jsonl(folder, frame)
-    (folder / "b.jsonl.gz").write_bytes(gzip.compress(plain_file.read_bytes()))
-    return folder / "b.jsonl.gz"
+write_csv = writing("a.csv", lambda frame: frame.write_csv().encode())
 
 
 def write_parquet(folder, frame):
     frame.write_parquet(folder / "a.parquet")
     return folder / "a.parquet"
-
-
-def write_float_parquet(folder, frame):
-    return write_parquet(folder, frame.with_columns(pl.col("stars").cast(pl.Float64)))
-
-
-def write_categorical_parquet(folder, frame):
-    return write_parquet(folder, frame.with_columns(pl.col("body").cast(pl.Categorical)))
-
-
-def write_binary_parquet(folder, frame):
-    return write_parquet(folder, frame.with_columns(pl.col("body").cast(pl.Binary)))
 
 
 def write_huggingface(folder, frame):
@@ -107,21 +85,25 @@ def write_huggingface(folder, frame):
     return folder / "saved"
 
 
-WRITERS = [
-    write_csv,
-    write_tsv,
-    write_csv_gz,
-    write_jsonl,
-    write_jsonl_gz,
-    write_parquet,
-    write_float_parquet,
-    write_categorical_parquet,
-    write_binary_parquet,
-    write_huggingface,
-]
+def as_parquet(column, kind):
+    return lambda folder, frame: write_parquet(folder, frame.cast({column: kind}))
 
 
-@pytest.mark.parametrize("write", WRITERS)
+WRITERS = {
+    "csv": write_csv,
+    "tsv": writing("a.tsv", lambda frame: frame.write_csv(separator="\t").encode()),
+    "csv.gz": writing("a.csv.gz", lambda frame: gzip.compress(frame.write_csv().encode())),
+    "jsonl": writing("a.jsonl", lines_of),
+    "jsonl.gz": writing("b.jsonl.gz", lambda frame: gzip.compress(lines_of(frame))),
+    "parquet": write_parquet,
+    "floats": as_parquet("stars", pl.Float64),
+    "categories": as_parquet("body", pl.Categorical),
+    "bytes": as_parquet("body", pl.Binary),
+    "saved": write_huggingface,
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_every_format_gives_the_same_canonical_records(tmp_path, write):
     result = read_private_records(declare(write(tmp_path, pl.DataFrame(ROWS))))
     assert result.records.columns == ["record_id", "unit_id", "text", "label"]
@@ -297,10 +279,9 @@ def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):
         read_private_records(declare(file, columns={"text": "bodyy"}, public_facts={}))
     assert error.value.got == "columns key, body, stars"
     (tmp_path / "headerless.csv").write_text("Dismissal,x\nother,y\n")
+    other = declare(tmp_path / "headerless.csv", columns={"text": "dismissals"}, public_facts={})
     with pytest.raises(SourceError) as error:
-        read_private_records(
-            declare(tmp_path / "headerless.csv", columns={"text": "dismissals"}, public_facts={})
-        )
+        read_private_records(other)
     assert "Dismissal" not in str(error.value)
     assert "but 'Dismissal'" in error.value.told
 
@@ -371,7 +352,5 @@ def test_one_quoted_record_whose_lines_look_like_rows_is_one_record(tmp_path):
     text = "\n".join(["hello", *(f"{number},a row" for number in range(50)), "bye,now"])
     with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["key", "body"], ["1", "first"], ["2", text], ["3", "last"]])
-    found = read_source(
-        SourceSpec(path=str(tmp_path / "a.csv")), ColumnNames(text="body", others={})
-    )
+    found = read_source(SourceSpec(path=str(tmp_path / "a.csv")), TEXT)
     assert found["body"].to_list() == ["first", text, "last"]

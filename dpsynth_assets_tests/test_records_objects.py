@@ -13,23 +13,15 @@ from dpsynth_assets_tests.declared import FIELDS, private, written
 from dpsynth_assets_tests.stored import read_private_records
 
 NAMES = ["title", "year", "cast", "score", "seen"]
-TYPES = {
-    "title": pl.String,
-    "year": pl.Int64,
-    "cast": pl.List(pl.String),
-    "score": pl.Float64,
-    "seen": pl.Boolean,
-}
+KINDS = (pl.String, pl.Int64, pl.List(pl.String), pl.Float64, pl.Boolean)
+TYPES = dict(zip(NAMES, KINDS, strict=True))
 ROWS = [
-    {
-        "title": 'Ünïcode "quoted"\n\u2028 \\ \x01 😀',
-        "year": 1950,
-        "cast": ["A, B", ""],
-        "score": 4.0,
-        "seen": True,
-    },
-    {"title": "", "year": None, "cast": [], "score": 0.1, "seen": False},
-    {"title": None, "year": -3, "cast": None, "score": None, "seen": None},
+    dict(zip(NAMES, values, strict=True))
+    for values in (
+        ('Ünïcode "quoted"\n\u2028 \\ \x01 😀', 1950, ["A, B", ""], 4.0, True),
+        ("", None, [], 0.1, False),
+        (None, -3, None, None, None),
+    )
 ]
 SECRET = "Zaphod has gout"
 

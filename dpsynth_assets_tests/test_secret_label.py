@@ -26,43 +26,23 @@ PARAMETERS = {"secrets": KINDS, "secret_adjacency": "add-remove"}
 MIXTURE = MixtureGaussianEvent(noise_std=5.0, shifts=(2.0,), probabilities=(1.0,))
 RECORDS = PoissonGaussianEvent(sampling_probability=1.0, noise_multiplier=5.0, steps=1)
 RECALL = {
-    "name": "tickets/detector_recall/email",
-    "kind": "email",
-    "detector": "presidio",
-    "planted": 200,
-    "found": 170,
-    "recall": 0.85,
-    "recall_at_least": 0.8,
-    "note": "Made up.",
-}
+    "name": "tickets/detector_recall/email", "kind": "email", "detector": "presidio",
+    "planted": 200, "found": 170, "recall": 0.85, "recall_at_least": 0.8, "note": "Made up.",
+}  # fmt: skip
 
 
 def labelled(tmp_path, event, guarantee, *, of="corpus"):
     ledger = Ledger(sqlite_url(tmp_path))
     terms = make_terms(accountant="tight", secret=SECRET)
     plan = [PlannedRelease("tickets/secpe/secret_clusters", event)]
-    paid = ledger.reserve(
-        make_request(
-            asset="tickets/secpe/secret_clusters",
-            event=event,
-            guarantee=guarantee,
-            mechanism="secpe",
-            parameters=PARAMETERS,
-        ),
-        terms,
-        plan,
-    )
-    free = ledger.reserve(
-        make_request(
-            asset="tickets/secpe/candidate_corpus",
-            event=POST_PROCESSING,
-            guarantee=guarantee,
-            mechanism="secpe",
-            parameters={"inputs": {"secret_clusters": paid.id}},
-        ),
-        terms,
-        plan,
-    )
+
+    def reserved(name, event, parameters):
+        asked = {"asset": f"tickets/secpe/{name}", "event": event, "parameters": parameters}
+        request = make_request(guarantee=guarantee, mechanism="secpe", **asked)
+        return ledger.reserve(request, terms, plan)
+
+    paid = reserved("secret_clusters", event, PARAMETERS)
+    free = reserved("candidate_corpus", POST_PROCESSING, {"inputs": {"secret_clusters": paid.id}})
     if of == "cohort":
         return cohort_label(ledger.entries(), "tickets", [RECALL])
     return corpus_label(ledger.entries(), free.id, [RECALL])

@@ -52,11 +52,7 @@ _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M
 
 
 def dataset_card(
-    label: Mapping[str, Any],
-    *,
-    columns: Sequence[str],
-    rows: int,
-    more_front: Sequence[str] = (),
+    label: Mapping[str, Any], *, columns: Sequence[str], rows: int, more_front: Sequence[str] = ()
 ) -> str:
     """A dataset card with front matter that Hugging Face `datasets` reads.
 
@@ -114,7 +110,7 @@ def _texts() -> Any:
         "down": rounded_down,
         "declared": declared,
         "in_words": _in_words,
-        "kept_by": _kept_by,
+        "kept_by": lambda kept: _in_words({k: kept[k] for k in kept if k not in _COUNTED}),
         "is_recall": is_recall,
         "is_not_run": is_not_run,
         "adjacency": _ADJACENCY,
@@ -128,10 +124,6 @@ def _in_words(parameters: Mapping[str, Any]) -> str:
     """Writes settings as `name` value, in the order of their names; a group's after a dot."""
     told = sorted(leaves(parameters), key=itemgetter(0))
     return "; ".join(f"`{'.'.join(names)}` {_value(value)}" for names, value in told if value != {})
-
-
-def _kept_by(kept: Mapping[str, Any]) -> str:
-    return _in_words({name: kept[name] for name in kept if name not in _COUNTED})
 
 
 def _value(value: Any) -> str:

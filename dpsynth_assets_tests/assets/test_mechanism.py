@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from functools import partial
 
 import polars as pl
 import pytest
@@ -77,17 +78,9 @@ class Mechanism:
         return Drawn(facts={"draw": self.draws}, rows=rows, cost=self.cost)
 
 
-def run(ledger, store, draw, asked=None, prepare=None, rests_on=dict):
-    return release_once(
-        ledger=ledger,
-        store=store,
-        request=asked or request(),
-        terms=TERMS,
-        plan=(),
-        draw=draw,
-        prepare=prepare,
-        rests_on=rests_on,
-    )
+def run(ledger, store, draw, asked=None, **more):
+    given = {"ledger": ledger, "store": store, "terms": TERMS, "plan": (), "draw": draw}
+    return release_once(request=asked or request(), **given, **more)
 
 
 def spent(ledger):
@@ -298,16 +291,8 @@ def test_a_self_test_that_fails_costs_nothing(ledger, store):
 
 
 def resumed(ledger, store, sensitive, draw, prepare=None, **changes):
-    return release_once(
-        ledger=ledger,
-        store=store,
-        request=request(**changes),
-        terms=TERMS,
-        plan=(),
-        draw=draw,
-        passes=lambda reservation: sensitive.passes("tickets", reservation),
-        prepare=prepare,
-    )
+    passes = partial(sensitive.passes, "tickets")
+    return run(ledger, store, draw, request(**changes), passes=passes, prepare=prepare)
 
 
 def killed(ledger, store, sensitive, draws=lambda _: None, **changes):

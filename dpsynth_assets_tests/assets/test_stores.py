@@ -37,14 +37,13 @@ RECORDS = pl.DataFrame(
 )
 
 
-class LedgerOf:
-    """Says which reservations are open."""
-
-    def __init__(self, *open_ids):
-        self._open = set(open_ids)
-
-    def is_open(self, reservation_id):
-        return reservation_id in self._open
+def read(sensitive, reservation="r1", event=None, *, with_embeddings=False):
+    """Reads the records for a reservation, of which `r1` alone is open."""
+    ledger = SimpleNamespace(is_open=lambda name: name == "r1")
+    paid = SimpleNamespace(id=reservation, request=SimpleNamespace(event=event or EVENT))
+    return sensitive.read_for_release(
+        "tickets", ledger=ledger, reservation=paid, with_embeddings=with_embeddings
+    )
 
 
 def mode(path):
@@ -71,28 +70,17 @@ EVENT = GaussianEvent(noise_multiplier=1.0)
 
 
 def test_post_processing_cannot_read_private_records(sensitive):
-    free = SimpleNamespace(id="r1", request=SimpleNamespace(event=POST_PROCESSING))
     with pytest.raises(UnaccountedReleaseError, match="post-processing"):
-        sensitive.read_for_release(
-            "tickets", ledger=LedgerOf("r1"), reservation=free, with_embeddings=False
-        )
+        read(sensitive, event=POST_PROCESSING)
 
 
 def test_mechanism_cannot_read_without_an_open_reservation(sensitive):
-    closed = SimpleNamespace(id="closed")
     with pytest.raises(UnaccountedReleaseError, match="open reservation"):
-        sensitive.read_for_release(
-            "tickets", ledger=LedgerOf("other"), reservation=closed, with_embeddings=False
-        )
+        read(sensitive, "closed")
 
 
 def test_mechanism_reads_aligned_records_and_embeddings_with_its_reservation(sensitive):
-    private = sensitive.read_for_release(
-        "tickets",
-        ledger=LedgerOf("r1"),
-        reservation=SimpleNamespace(id="r1", request=SimpleNamespace(event=EVENT)),
-        with_embeddings=True,
-    )
+    private = read(sensitive, with_embeddings=True)
     assert private.records.equals(RECORDS)
     assert private.embeddings.shape == (2, 3)
 
@@ -101,12 +89,7 @@ def test_the_records_that_a_mechanism_reads_are_those_of_their_version_from_then
     rows = sensitive.read_records
     rows.note_read("tickets", "version 1", "declared", "first")
     assert not rows.differ("tickets", "version 1", "second"), "nothing was paid for"
-    sensitive.read_for_release(
-        "tickets",
-        ledger=LedgerOf("r1"),
-        reservation=SimpleNamespace(id="r1", request=SimpleNamespace(event=EVENT)),
-        with_embeddings=False,
-    )
+    read(sensitive)
     assert rows.differ("tickets", "version 1", "second")
     assert not rows.differ("tickets", "version 1", "first")
     rows.note_read("tickets", "version 1", "declared", "second")
@@ -311,13 +294,9 @@ def test_places_on_disks_of_their_own_are_asked_for_their_own_share(tmp_path, di
         pytest.skip("needs two file systems")
     monkeypatch.setenv("DPSYNTH_PUBLISH_URL", str(other / "published"))
     free = {tmp_path.stat().st_dev: 16 + 10 + (10 + 2 * 20) + 2 * 5, other.stat().st_dev: 16 + 5}
-    monkeypatch.setattr(
-        os,
-        "statvfs",
-        lambda path: SimpleNamespace(
-            f_bavail=free[Path(path).stat().st_dev], f_frsize=1 << 20, f_flag=0
-        ),
-    )
+    told = {"f_frsize": 1 << 20, "f_flag": 0}
+    blocks = lambda path: SimpleNamespace(f_bavail=free[Path(path).stat().st_dev], **told)  # noqa: E731
+    monkeypatch.setattr(os, "statvfs", blocks)
     store = ReleaseStore.at(str(tmp_path / "releases"))
     store.check_room(ROOM)
     free[other.stat().st_dev] -= 1

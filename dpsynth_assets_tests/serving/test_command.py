@@ -7,11 +7,11 @@ import pytest
 import typer
 
 from dpsynth_assets.cli import serve as command
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.engines.protocol import EngineError
 from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.serving.app import RowServer
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.serving.conftest import Sentences
 
 
@@ -62,25 +62,11 @@ def test_an_engine_that_cannot_open_a_model_is_told_in_its_own_line(artifacts):
 
 
 def test_vllm_leaves_room_for_other_artifacts_unless_the_file_declares_its_memory():
-    spec = declared()
+    spec = private()
     assert command._with_engine(spec, "vllm").engine.cache_gib == command.CACHE_GIB
     assert command._with_engine(spec, "transformers").engine.cache_gib is None
-    own = declared(engine={"kind": "vllm", "memory_fraction": 0.4})
+    own = private(engine={"kind": "vllm", "memory_fraction": 0.4})
     assert command._with_engine(own, "vllm") is own
-
-
-def declared(**further):
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "letters",
-            "source": {"path": "nowhere/at_all.csv"},
-            "columns": {"text": "text"},
-            "budget": {"epsilon": 4.0, "delta": 1e-6},
-            "public_data": "words",
-            "methods": [{"method": "epsvec"}],
-            **further,
-        }
-    )
 
 
 def test_the_server_is_bounded_guarded_and_logs_no_request(artifacts, monkeypatch):

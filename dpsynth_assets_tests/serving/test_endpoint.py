@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import pytest
@@ -41,9 +42,8 @@ def test_a_label_and_a_number_of_rows_are_answered_with_their_provenance(client,
 
 def test_several_labels_in_one_request(client):
     answer = completion(client, prompt=["billing", "delivery"], n=2).json()
-    assert [choice["text"].split()[1] for choice in answer["choices"]] == [
-        "billing", "billing", "delivery", "delivery",
-    ]  # fmt: skip
+    labels = [choice["text"].split()[1] for choice in answer["choices"]]
+    assert labels == ["billing", "billing", "delivery", "delivery"]
 
 
 def test_sampling_reaches_the_writer_and_seeds_differ(client, source):
@@ -102,18 +102,12 @@ def test_fields_that_ask_for_nothing_are_passed_over(client):
     assert completion(client, **neutral).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b"{", 400),
-        (b"[]", 400),
-        (b"[" * LONGEST_BODY, 400),
-        (b'{"temperature": NaN}', 400),
-        (b" " * (LONGEST_BODY + 1), 400),
-    ],
-)
-def test_a_body_that_is_no_request_is_refused(client, content, status):
-    assert client.post("/v1/completions", content=content).status_code == status
+NO_REQUESTS = b"{", b"[]", b"[" * LONGEST_BODY, b'{"temperature": NaN}', b" " * (LONGEST_BODY + 1)
+
+
+@pytest.mark.parametrize("content", NO_REQUESTS)
+def test_a_body_that_is_no_request_is_refused(client, content):
+    assert client.post("/v1/completions", content=content).status_code == 400
 
 
 def test_an_unknown_model_is_told_from_a_wrong_label(client):
@@ -134,9 +128,8 @@ def test_models_are_listed_and_one_shows_the_whole_label(client):
 def test_a_chat_names_a_label_in_one_message(client):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "delivery"}]}
     answer = client.post("/v1/chat/completions", json=body).json()
-    assert answer["choices"][0]["message"] == {
-        "role": "assistant", "content": "a delivery letter",
-    }  # fmt: skip
+    message = {"role": "assistant", "content": "a delivery letter"}
+    assert answer["choices"][0]["message"] == message
     for wrong in ([], [{"role": "system", "content": "x"}], body["messages"] * 2):
         refused = client.post("/v1/chat/completions", json={**body, "messages": wrong})
         assert refused.status_code == 400
@@ -195,12 +188,11 @@ def test_more_rows_than_may_wait_are_refused_for_now():
     opened = endpoint(source, waiting=8, batch_rows=1)
     with listening(opened) as address:
         body = {"model": MODEL, "prompt": "billing", "n": 8}
-        first = threading.Thread(
-            target=httpx.post, args=(f"{address}/v1/completions",), kwargs={"json": body}
-        )
+        ask = partial(httpx.post, f"{address}/v1/completions", json=body)
+        first = threading.Thread(target=ask)
         first.start()
         time.sleep(0.2)
-        refused = httpx.post(f"{address}/v1/completions", json=body)
+        refused = ask()
         assert refused.status_code == 429
         assert refused.headers["retry-after"]
         opened.queue.close()
@@ -229,12 +221,16 @@ def test_rows_of_a_client_that_has_gone_are_not_written(stream, monkeypatch):
     assert len(source.asked) < 6
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(opened, monkeypatch):
-    monkeypatch.setattr(app, "SECONDS_FOR_BODY", 0.2)
+@pytest.mark.parametrize(("token", "status"), [("", 400), ("a-long-token", 401)])
+def test_a_body_is_not_waited_for_long_nor_at_all_without_the_token(
+    source, monkeypatch, token, status
+):
+    monkeypatch.setattr(app, "SECONDS_FOR_BODY", 600 if token else 0.2)
+    opened = endpoint(source, token=token)
     with listening(opened) as address, connected(address) as connection:
         head = "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 90\r\n\r\n{"
         connection.sendall(head.encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+        assert connection.recv(100).startswith(f"HTTP/1.1 {status}".encode())
 
 
 def connected(address):
@@ -254,14 +250,6 @@ def test_a_head_that_does_not_come_is_not_waited_for(opened, monkeypatch):
         slow.sendall(b"GET /health HTTP/1.1\r\n")
         assert silent.recv(100) == slow.recv(100) == b""
         assert httpx.get(f"{address}/health").status_code == 200
-
-
-def test_a_body_is_not_waited_for_without_the_token(source):
-    opened = endpoint(source, token="a-long-token")
-    with listening(opened) as address, connected(address) as connection:
-        head = "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 90\r\n\r\n{"
-        connection.sendall(head.encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 401")
 
 
 def test_a_server_that_ends_refuses_the_rows_that_wait(monkeypatch):
@@ -301,17 +289,11 @@ def test_openais_client_works_whole_streamed_and_in_chat(opened):
         stream = client.completions.create(model=MODEL, prompt="delivery", n=3, stream=True)
         texts = [choice.text for chunk in stream for choice in chunk.choices]
         assert texts == ["a delivery letter"] * 3
-        chat = client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "billing"}]
-        )
+        asked = {"model": MODEL, "messages": [{"role": "user", "content": "billing"}]}
+        chat = client.chat.completions.create(**asked)
         assert chat.choices[0].message.content == "a billing letter"
-        parts = client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "billing"}],
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        chunks = list(parts)
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        chunks = list(client.chat.completions.create(**asked, **streamed))
         assert chunks[0].choices[0].delta.content == "a billing letter"
         assert chunks[-1].usage.completion_tokens == 3
         with pytest.raises(openai.BadRequestError, match="A request names a label"):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import yaml
 
 from dpsynth_assets.orchestration.assets.keys import PUBLIC_BASES, level_group
 from dpsynth_assets.tags import INTERNAL, RELEASED, SENSITIVE
+from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.end_to_end.conftest import documents, write_public
 
 COHORT, METHOD = "letters", "mean_clustered"
@@ -24,13 +24,9 @@ CANARY_LETTERS = 6
 COMMON_PIECES = 300
 
 _DECODING = {
-    "expected_batch_size": 40,
-    "max_batches": 3,
-    "max_document_tokens": 40,
-    "max_example_tokens": 40,
-    "min_tokens_for_new_document": 8,
-    "temperature": 1.0,
-}
+    "expected_batch_size": 40, "max_batches": 3, "max_document_tokens": 40,
+    "max_example_tokens": 40, "min_tokens_for_new_document": 8, "temperature": 1.0,
+}  # fmt: skip
 
 
 def groups(cohort: str, method: str = METHOD) -> dict[str, str]:
@@ -50,10 +46,9 @@ def build_house(folder: Path) -> Path:
         _with_ids(documents(400, seed=seed, tone=tone)).write_ndjson(folder / f"{name}.jsonl")
     (folder / "canaries.txt").write_text("\n".join(_common_pieces(public)))
     datasets = folder / "datasets"
-    datasets.mkdir()
-    _declare(datasets / "base.yaml", "PublicData", _base(folder))
-    _declare(datasets / "letters.yaml", "PrivateDataset", _letters(folder))
-    _declare(datasets / "memos.yaml", "PrivateDataset", _memos(folder))
+    written(datasets / "base.yaml", _base(folder), "PublicData")
+    written(datasets / "letters.yaml", _letters(folder))
+    written(datasets / "memos.yaml", _memos(folder))
     return datasets
 
 
@@ -73,11 +68,6 @@ def _with_ids(records: pl.DataFrame) -> pl.DataFrame:
     return records.with_row_index("number").select(
         "text", "label", pl.format("T{}", "number").alias("id")
     )
-
-
-def _declare(path: Path, component: str, attributes: dict[str, Any]) -> None:
-    declaration = {"type": f"dpsynth_assets.components.{component}", "attributes": attributes}
-    path.write_text(yaml.safe_dump(declaration, sort_keys=False))
 
 
 def _base(folder: Path) -> dict[str, Any]:
@@ -121,10 +111,6 @@ def _memos(folder: Path) -> dict[str, Any]:
         "description": "Memos whose release gate is bound to fire.",
         "budget": {"epsilon": 15.0, "delta": 1e-5},
         "methods": [{"method": BLOCKED_METHOD, "settings": _DECODING}],
-        "evaluation": {
-            "canaries": str(folder / "canaries.txt"),
-            "references": False,
-            "rows": 40,
-        },
+        "evaluation": {"canaries": f"{folder}/canaries.txt", "references": False, "rows": 40},
         "schedule": {"cron": "@monthly"},  # Stays off; its tick is tested before anything is spent.
     }

@@ -10,38 +10,10 @@ import pytest
 
 from dpsynth_assets_tests.web.accessible import look_at_pages
 from dpsynth_assets_tests.web.house import COHORT
+from dpsynth_assets_tests.web.recording import CAPTIONS
 from dpsynth_assets_tests.web.walk import MissingToolError, find_browser, walk_through
 
-STEWARD = (
-    "graph",
-    "data_flow",
-    "mechanism_explained",
-    "materialise",
-    "progress",
-    "finished",
-    "privacy_levels",
-    "spend",
-    "corpus",
-    "columns",
-    "samples",
-    "plots",
-    "evaluation",
-    "report",
-    "launchpad_refuses",
-    "refused",
-)
-ENGINEER = (
-    "schedule",
-    "test_tick",
-    "blocked",
-    "blocking_check",
-    "downstream_stopped",
-    "run_tags",
-    "timeline",
-    "skip_reason",
-)
-OFFICER = ("budgets", "five_questions", "statement", "pack", "label")
-STEPS = STEWARD + ENGINEER + OFFICER
+STEPS = tuple(CAPTIONS)
 
 pytestmark = pytest.mark.slow
 

@@ -149,9 +149,8 @@ def test_no_run_config_chooses_the_workers():
     def who(workers: PartWorkers) -> int:
         return workers.open().count
 
-    job = dg.Definitions(
-        assets=[who], resources={"workers": PartWorkers()}
-    ).resolve_implicit_global_asset_job_def()
+    defs = dg.Definitions(assets=[who], resources={"workers": PartWorkers()})
+    job = defs.resolve_implicit_global_asset_job_def()
     chosen = {"resources": {"workers": {"config": {"kind": "ray"}}}}
     with pytest.raises(dg.DagsterInvalidConfigError):
         job.execute_in_process(run_config=chosen)
@@ -207,13 +206,6 @@ def test_ray_is_told_to_repeat_nothing_and_what_a_call_needs(parts, monkeypatch)
     monkeypatch.setattr(ray_cluster, "_connected", lambda address: ray)
     made = list(RayWorkers(2).map_parts(tasks.length, parts, gpus=1, memory=1 << 20))
     assert made == [len(tasks.SECRET) + number for number in range(5)]
-    assert ray.asked == [
-        {
-            "num_cpus": 1,
-            "num_gpus": 1,
-            "memory": 1 << 20,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-        }
-    ]
+    nothing = {"max_restarts": 0, "max_task_retries": 0}
+    assert ray.asked == [{"num_cpus": 1, "num_gpus": 1, "memory": 1 << 20, **nothing}]
     assert ray.killed == [True, True]
