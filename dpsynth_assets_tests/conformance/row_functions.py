@@ -167,9 +167,10 @@ def tiny_llama() -> Any:
     return random_llama(200, num_attention_heads=4, num_key_value_heads=2, **sizes)
 
 
-def token_texts(count: int, longest: int) -> list[list[int]]:
+def token_texts(count: int, longest: int, vocabulary: int = 200) -> list[list[int]]:
     draw = np.random.default_rng(5)
-    return [draw.integers(3, 200, draw.integers(2, longest + 1)).tolist() for _ in range(count)]
+    lengths = draw.integers(2, longest + 1, count)
+    return [draw.integers(3, vocabulary, length).tolist() for length in lengths]
 
 
 def states() -> dict[str, Moved]:
@@ -219,6 +220,42 @@ def logits() -> dict[str, Moved]:
     return {
         name: moved(of_numbers(partial(decode, contexts_of=way)), len(prompts), alone=3)
         for name, way in ways.items()
+    }
+
+
+def exact_decoding() -> dict[str, Moved]:
+    """What may differ from one machine to another: passes, threads, room, products, attention."""
+    from unittest import mock
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from dpsynth_assets_tests.models import test_exact_decoder as own
+
+    weights = AutoModelForCausalLM.from_config(own.CONFIG).state_dict()
+    prompts = token_texts(own.ROWS, own.COLUMNS, own.VOCABULARY)
+    decoder = own.exact_decoder(own.SHAPE, weights, prompts[:3])
+    together = own.decoded(decoder, prompts)
+    others = {
+        "company": own.decoded(decoder, prompts[::-1]).flip(1),
+        "passes": own.decoded(decoder, prompts, tokens_per_pack=9),
+        "threads": own.decoded(decoder, prompts, threads=3),
+        "room": own.decoded(decoder, prompts, threads=1, max_new_tokens=40),
+    }
+    for kernel in own.KERNELS:
+        if own.is_exact(kernel, (64, 576)):
+            other = own.exact_decoder(own.SHAPE, weights, prompts[:3], kernel)
+            others[f"products, {kernel}"] = own.decoded(other, prompts)
+    for bags in (True, False):
+        with mock.patch.object(own.attention, "_bags_pay", lambda _, bags=bags: bags):
+            others[f"attention, bags: {bags}"] = own.decoded(decoder, prompts)
+    bits = together.view(torch.int32)
+    return {
+        f"exact decoder, other {way}": Moved(
+            rows=int((other.view(torch.int32) != bits).any(2).sum()),
+            by=float((other - together).abs().max()),
+        )
+        for way, other in others.items()
     }
 
 
@@ -372,6 +409,7 @@ def main() -> None:
         embeddings,
         states,
         logits,
+        exact_decoding,
         private_prediction,
         gradients,
         planted,

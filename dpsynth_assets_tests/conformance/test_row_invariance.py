@@ -28,7 +28,8 @@ KERNELS = {
     "Zen": {
         "OPENBLAS_CORETYPE": "Zen",
         "ATEN_CPU_CAPABILITY": "default",
-        "ONEDNN_MAX_CPU_ISA": "AVX2_VNNI",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+        "MKL_CBWR": "COMPATIBLE",
         "OMP_NUM_THREADS": "1",
     },
     "SkylakeX, two threads": WIDE
@@ -77,7 +78,7 @@ def run(request):
 
 
 def test_no_record_moves_what_is_computed_of_another(run):
-    moved = {name: run["moved"][name] for name in EXACT}
+    moved = {name: run["moved"][name] for name in EXACT | _exact_ways(run)}
     assert {name: told for name, told in moved.items() if told["rows"] or told["by"]} == {}
 
 
@@ -87,7 +88,7 @@ def test_where_company_moves_a_record_the_bound_holds(run):
 
 
 def test_every_function_is_under_the_law(run):
-    judged = EXACT | set(BOUNDED)
+    judged = EXACT | _exact_ways(run) | set(BOUNDED)
     assert {name for name in run["moved"] if not name.startswith("planted")} == judged
 
 
@@ -102,6 +103,13 @@ def test_a_plain_product_in_blocks_is_noticed_where_kernels_round_by_place(run):
         pytest.skip(f"NumPy's products use the kernels {core!r}, which round a row alike anywhere.")
     assert run["moved"]["planted: product"]["rows"] > 0
     assert run["moved"]["planted: nearest centre"]["rows"] > 0
+
+
+def _exact_ways(run) -> set[str]:
+    """The exact decoder's other ways, of which a processor has some."""
+    ways = {name for name in run["moved"] if name.startswith("exact decoder, other ")}
+    assert len(ways) > 5
+    return ways
 
 
 def _has_avx512() -> bool:

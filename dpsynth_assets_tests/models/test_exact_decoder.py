@@ -34,7 +34,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.weights import LlamaShape, computes_folder
-from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.tiny_models import exact_decoder
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
@@ -307,52 +306,6 @@ def test_scores_and_sums_of_values_stay_exact_at_their_largest(monkeypatch, dept
     weights = torch.softmax(scores, -1).mul_(WEIGHT_TOTAL).round_().long().numpy()
     assert weights.sum() > 0.99 * WEIGHT_TOTAL
     np.testing.assert_array_equal(got.view(2, depth).numpy(), weights @ values)
-
-
-_LAW = """
-import sys
-import torch
-from dpsynth_assets_tests.models import test_exact_decoder as tests
-from transformers import AutoModelForCausalLM
-
-torch.set_num_threads(3)
-torch.manual_seed(0)
-model = AutoModelForCausalLM.from_config(tests.CONFIG).eval().requires_grad_(False)
-generator = torch.Generator().manual_seed(1)
-lengths = torch.randint(1, tests.COLUMNS + 1, (tests.ROWS,), generator=generator).tolist()
-prompts = [torch.randint(131, (n,), generator=generator).tolist() for n in lengths]
-decoder = tests.exact_decoder(tests.SHAPE, model.state_dict(), prompts[:3])
-together = tests.decoded(decoder, prompts, threads=3)
-tests.assert_equal_bits(tests.decoded(decoder, prompts[::-1]), together.flip(1))
-tests.assert_equal_bits(tests.decoded(decoder, prompts[6:]), together[:, 6:])
-tests.assert_equal_bits(tests.decoded(decoder, prompts[:1]), together[:, :1])
-tests.assert_equal_bits(tests.decoded(decoder, prompts, tokens_per_pack=9), together)
-tests.assert_equal_bits(tests.decoded(decoder, prompts, threads=1, max_new_tokens=40), together)
-for kernel in tests.KERNELS:
-    if tests.is_exact(kernel, (64, 576)):
-        other = tests.exact_decoder(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
-        tests.assert_equal_bits(tests.decoded(other, prompts), together)
-for bags in (True, False):
-    tests.attention._bags_pay = lambda _: bags
-    tests.assert_equal_bits(tests.decoded(decoder, prompts), together)
-"""
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"ATEN_CPU_CAPABILITY": "default"},
-        {
-            "ATEN_CPU_CAPABILITY": "avx2",
-            "ONEDNN_MAX_CPU_ISA": "AVX2",
-            "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
-        },
-        {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_CBWR": "COMPATIBLE"},
-    ],
-    ids=lambda setting: "-".join(setting.values()),
-)
-def test_the_law_holds_on_other_kernel_sets(setting):
-    python("-c", _LAW, **setting)
 
 
 @pytest.mark.parametrize(
