@@ -12,6 +12,7 @@ export DAGSTER_REDACT_USER_CODE_ERRORS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 10000
 export TOKENIZERS_PARALLELISM ?= true
+unexport PYTHONDONTWRITEBYTECODE  # A process would compile the package anew.
 
 .PHONY: setup demo test test-vllm test-ray ui auditors check lint types bench gpu leaderboard docs pictures where clean-demo
 

@@ -1,10 +1,13 @@
 """Programs in a process of their own, and commands in this one."""
 
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from click.testing import Result
 from typer.testing import CliRunner
@@ -57,3 +60,18 @@ def dpsynth(
     ended = CliRunner().invoke(app, [*map(str, words)], input=input, env=env)
     assert code in (None, ended.exit_code), ended.output
     return ended
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on, for a server of our own."""
+    with socket.create_server((host, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def until(holds: Callable[[], Any], otherwise: str, seconds: float = 300.0) -> Any:
+    """Waits for something to hold, but not for ever; returns it."""
+    deadline = time.monotonic() + seconds
+    while not (held := holds()):
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+    return held

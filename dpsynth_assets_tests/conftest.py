@@ -4,7 +4,6 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
+from dpsynth_assets_tests.children import free_port
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 if TYPE_CHECKING:
@@ -189,8 +189,7 @@ class _Server:
             shutil.chown(secret, self.user)
         cluster = f"-U tests -A password --pwfile={secret} -E UTF8 --locale=C"
         self._run("initdb", "-D", str(self.data), *cluster.split())
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+        port = free_port()
         settings = (
             f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories={self.folder}"
             " -c shared_buffers=16MB -c max_connections=40"

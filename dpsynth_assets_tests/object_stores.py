@@ -1,7 +1,6 @@
 """An S3-compatible server of our own: moto, in a process of its own, reached through s3fs."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -10,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from dpsynth_assets_tests.children import free_port
+
 
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
     """Endpoint of the server."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     arguments = ["-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", f"{port}"]
     server = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -73,9 +73,10 @@ def keep_smollm2(temporary: pytest.TempPathFactory, home: Path) -> None:
     shutil.copytree(smollm2_folder(temporary), place, copy_function=os.link, ignore=kept)
 
 
-def made_base(home: Path, spec: PublicDataSpec) -> None:
+def made_base(temporary: pytest.TempPathFactory, home: Path, spec: PublicDataSpec) -> None:
     """Makes every asset of a public base in a home, and a Dagster instance that knows of it."""
-    (home / "dagster").mkdir(parents=True)
+    keep_demo_plans(temporary, home)
+    (home / "dagster").mkdir()
     with (
         pytest.MonkeyPatch.context() as patch,
         dg.DagsterInstance.local_temp(str(home / "dagster")) as instance,
@@ -97,4 +98,5 @@ def keep_demo_plans(temporary: pytest.TempPathFactory, home: Path) -> None:
             patch.delenv("DPSYNTH_DATASETS", raising=False)
             defs()
 
-    shutil.copytree(made_once(temporary, "demo-plans", plan) / "plans", home / "plans")
+    made = made_once(temporary, "demo-plans", plan) / "plans"
+    shutil.copytree(made, home / "plans", dirs_exist_ok=True)

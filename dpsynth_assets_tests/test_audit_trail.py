@@ -28,6 +28,7 @@ from dpsynth_assets.report.audit_page import audit_page, spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
 from dpsynth_assets.tags import LAUNCHED_BY
 from dpsynth_assets_tests.children import dpsynth
+from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 RUN = "0d9f3c1e-5a77-4b1e-9a53-6a1f0a1b2c3d"
@@ -376,7 +377,10 @@ def live_result(installation):
     return [record.status.value == "SUCCEEDED" for record in records]
 
 
-def test_every_hour_the_audit_runs_by_itself_and_shows_a_forged_claim(installation, monkeypatch):
+def test_every_hour_the_audit_runs_by_itself_and_shows_a_forged_claim(
+    installation, monkeypatch, tmp_path, tmp_path_factory
+):
+    keep_demo_plans(tmp_path_factory, tmp_path)
     assert audit_now(installation)[0] == "No audit is due."
     assert live_result(installation) == []
     installation.report("letters/audit/audit_trail")

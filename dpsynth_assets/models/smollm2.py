@@ -40,11 +40,12 @@ def write_llama_folder(gguf_file: Path, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(
             place,
             gguf_file=name,
+            config=config,
             model_max_length=config.max_position_embeddings,
             clean_up_tokenization_spaces=False,
         )
         weights = LlamaForCausalLM.from_pretrained(
-            place, gguf_file=name, dtype="float32"
+            place, gguf_file=name, config=config, dtype="float32"
         ).state_dict()
     config.rms_norm_eps = float(f"{config.rms_norm_eps:.6g}")
     config.architectures, config.dtype = ["LlamaForCausalLM"], "float32"

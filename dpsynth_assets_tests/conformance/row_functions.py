@@ -238,7 +238,10 @@ def exact_decoding() -> dict[str, Moved]:
     together = own.decoded(decoder, prompts)
     others = {
         "company": own.decoded(decoder, prompts[::-1]).flip(1),
-        "passes": own.decoded(decoder, prompts, tokens_per_pack=9),
+        **{
+            f"passes of {tokens}": own.decoded(decoder, prompts, tokens_per_pack=tokens)
+            for tokens in (1, 9, 1000)
+        },
         "threads": own.decoded(decoder, prompts, threads=3),
         "room": own.decoded(decoder, prompts, threads=1, max_new_tokens=40),
     }

@@ -215,7 +215,7 @@ def tiny_base(tmp_path_factory):
 
     def make(folder: Path) -> None:
         write_sources(folder)
-        made_base(folder / "home", public_spec(folder))
+        made_base(tmp_path_factory, folder / "home", public_spec(folder))
 
     return made_once(tmp_path_factory, "tiny", make)
 

@@ -20,6 +20,7 @@ from dpsynth_assets_tests.end_to_end.conftest import (
     public_spec,
     write_public,
 )
+from dpsynth_assets_tests.prepared import keep_demo_plans
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +40,7 @@ RECORDS = 400
 def installation(tmp_path_factory):
     """A person's folder with a CSV file, and a small public base in place of the demo's."""
     folder = tmp_path_factory.mktemp("own")
+    keep_demo_plans(tmp_path_factory, folder / "home")
     write_public(folder)
     private = documents(RECORDS, seed=2, tone="I am upset that ").with_row_index("number")
     private = private.select(

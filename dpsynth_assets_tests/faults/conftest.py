@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from dpsynth_assets.orchestration.resources.stores import ReleaseStore, Sensitiv
 from dpsynth_assets.paths import begin
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets_tests.children import until
 from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, RECORDS, TERMS
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.stored import write_records
@@ -232,13 +232,6 @@ def wait_or_end(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(CLOSING_SECONDS)
-
-
-def until(holds: Any, otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

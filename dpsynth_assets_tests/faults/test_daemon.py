@@ -9,8 +9,9 @@ import sys
 import dagster as dg
 import pytest
 
+from dpsynth_assets_tests.children import until
 from dpsynth_assets_tests.faults.cohort import RESERVED
-from dpsynth_assets_tests.faults.conftest import CLOSING_SECONDS, PATIENCE_SECONDS, ROOT, until
+from dpsynth_assets_tests.faults.conftest import CLOSING_SECONDS, PATIENCE_SECONDS, ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets_tests.children import until
 from dpsynth_assets_tests.faults.cohort import (
     BEFORE,
     COMMITTED,
@@ -18,7 +19,6 @@ from dpsynth_assets_tests.faults.cohort import (
     STORED,
     ex_post_epsilon,
 )
-from dpsynth_assets_tests.faults.conftest import until
 
 pytestmark = pytest.mark.slow
 

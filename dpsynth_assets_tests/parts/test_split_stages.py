@@ -31,6 +31,7 @@ from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
+from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.stored import read_private_records, read_table, write_array
 
 ROWS = 120
@@ -248,8 +249,9 @@ def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, pub
     assert not PrivacyLedger().open().entries("letters")
 
 
-def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(tmp_path, store):
+def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(own_home, tmp_path_factory):
     """A stage that is marked so and reads `records` would release on nothing: none does."""
+    keep_demo_plans(tmp_path_factory, own_home)
     marked = set()
     for file in standing(dataset_folders()).usable:
         if hasattr(file.spec, "methods"):

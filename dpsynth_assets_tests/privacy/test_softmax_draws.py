@@ -63,9 +63,7 @@ def assert_cell(scores, divisor, edges, token):
         assert token_at(scores, divisor, high + near) > token
 
 
-@pytest.mark.parametrize(
-    ("clip_bound", "temperature", "size"), [(6.0, 1.0, 64), (10.0, 1.0, 64), (9.0, 0.5, 8)]
-)
+@pytest.mark.parametrize(("clip_bound", "temperature", "size"), [(10.0, 1.0, 64), (9.0, 0.5, 8)])
 def test_a_rare_token_of_a_large_vocabulary_has_its_probability(clip_bound, temperature, size):
     # Sums of batches of s rows, most tokens at the floor: probabilities down to 4e-18, which one
     # uniform of 53 bits cannot give to any token.

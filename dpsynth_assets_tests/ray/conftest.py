@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.children import free_port
 from dpsynth_assets_tests.faults.conftest import PATIENCE_SECONDS, forge, house, instance
 
 __all__ = ["forge", "house", "instance"]
@@ -39,12 +39,6 @@ class Cluster:
     variables: dict[str, str]
     address: str
     folder: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(address: str, token: str) -> bool:

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import LABEL_FILE
+from dpsynth_assets_tests.children import until
 from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, public_spec, write_sources
 from dpsynth_assets_tests.ray.conftest import SOON
 
@@ -153,15 +153,6 @@ def process_of(step):
     return None
 
 
-def until(holds):
-    """Waits for something to hold, but not for ever; returns it."""
-    deadline = time.monotonic() + RUN_SECONDS
-    while not (held := holds()):
-        assert time.monotonic() < deadline, "nothing came in time"
-        time.sleep(0.02)
-    return held
-
-
 def test_a_run_that_no_node_can_hold_is_refused_at_once(installation, cluster):
     asked = 'key:"public/tiny/public_language_model"'
     code, said = ended(started(installation, cluster, asked, DPSYNTH_GPU="nvidia.com/gpu"))
@@ -178,7 +169,7 @@ def test_a_cohort_whose_step_was_killed_is_published_and_leaves_nothing_private_
     """
     wanted = " or ".join(f'+key:"letters/{method}/corpus"' for method in CORPORA)
     run = started(installation, cluster, wanted)
-    until(lambda: is_charged(installation, CHARGED))
+    until(lambda: is_charged(installation, CHARGED), "nothing came in time", RUN_SECONDS)
     os.kill(process_of(CHARGED.replace("/", "__")), signal.SIGKILL)
     code, said = ended(run)
     assert code != 0, said

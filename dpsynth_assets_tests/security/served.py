@@ -14,6 +14,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from dpsynth_assets_tests.children import free_port
+
 ROOT = Path(__file__).parents[2]
 LOCATION = """
 import dagster as dg
@@ -52,8 +54,7 @@ class Server:
         with dg.DagsterInstance.local_temp(str(self.home)) as instance:
             self.run_id = dg.materialize([released], instance=instance).run_id
         self.host = host
-        with socket.create_server((host, 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port(host)
         command = [sys.executable, "-m", "dpsynth_assets.orchestration.web.server", "-h", host]
         command += ["-p", str(self.port), "-w", str(folder / "workspace.yaml"), *options]
         self.process = subprocess.Popen(

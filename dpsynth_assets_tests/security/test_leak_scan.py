@@ -15,6 +15,7 @@ from dpsynth_assets.attacks import leak_scan
 from dpsynth_assets.attacks.leak_scan import Needles, scan_folders
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets_tests.children import dpsynth
+from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.security.leak_planting import Planted, private_cohort, secret_cohort
 from dpsynth_assets_tests.security.leak_rehearsal import BREAKING, rehearse
 
@@ -200,6 +201,7 @@ def test_an_error_that_quotes_a_record_is_found_in_the_event_log_where_it_is_let
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rehearsal")
+    keep_demo_plans(tmp_path_factory, folder / "home")
     return folder, rehearse(folder, everything=False)
 
 

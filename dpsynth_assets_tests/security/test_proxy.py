@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from dpsynth_assets_tests.children import free_port
 from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server
 
 pytestmark = pytest.mark.slow
@@ -44,8 +45,7 @@ class Proxy:
     """nginx with the template's variables filled in, as its image fills them in."""
 
     def __init__(self, folder, steward, auditor):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.steward, self.auditor = steward, auditor
         for file, token in TOKENS.items():
             command = ["openssl", "passwd", "-6", token]

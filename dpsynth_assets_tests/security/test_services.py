@@ -2,15 +2,14 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.children import free_port, until
 from dpsynth_assets_tests.security.served import LOCATION, ROOT, WORKSPACE
 
 pytestmark = pytest.mark.slow
@@ -22,8 +21,7 @@ class Services:
     def __init__(self, folder):
         (folder / "location.py").write_text(LOCATION)
         (folder / "workspace.yaml").write_text(WORKSPACE)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         variables = {"DPSYNTH_HOME": str(folder), "DAGSTER_HOME": str(folder / "dagster")}
         command = [sys.executable, "-c", "from dpsynth_assets.cli.main import main; main()", "ui"]
         command += ["-p", str(self.port), "-w", str(folder / "workspace.yaml")]
@@ -57,13 +55,6 @@ class Services:
         return None
 
 
-def until(holds, otherwise):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.2)
-
-
 def is_running(pid):
     state = Path(f"/proc/{pid}/stat")
     try:
@@ -81,9 +72,7 @@ def services(tmp_path):
         started.process.wait(60)
 
 
-@pytest.mark.parametrize(
-    "sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sign: sign.name
-)
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL], ids=lambda sign: sign.name)
 def test_the_daemon_ends_with_the_web_server(services, sign):
     daemon = services.daemon()
     assert daemon is not None
@@ -93,6 +82,7 @@ def test_the_daemon_ends_with_the_web_server(services, sign):
 
 
 def test_the_web_server_ends_with_the_daemon(services):
+    """By the SIGTERM that anybody may send it."""
     os.kill(services.daemon(), signal.SIGKILL)
     services.process.wait(PATIENCE_SECONDS)
     assert "The daemon ended with status -9" in services.process.stderr.read()

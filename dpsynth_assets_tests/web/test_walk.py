@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.web.accessible import look_at_pages
 from dpsynth_assets_tests.web.house import COHORT
 from dpsynth_assets_tests.web.recording import CAPTIONS
@@ -28,7 +29,9 @@ def browser():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("walk")
+    folder = tmp_path_factory.mktemp("walk")
+    keep_demo_plans(tmp_path_factory, folder / "home")
+    return folder
 
 
 @pytest.fixture(scope="module")

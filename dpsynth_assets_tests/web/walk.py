@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from dpsynth_assets_tests.children import free_port
 from dpsynth_assets_tests.web import house
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +160,7 @@ def open_ui(home: Path, datasets: Path | None = None) -> Iterator[Ui]:
         home: Its DPSYNTH_HOME; need not exist.
         datasets: Folder of dataset files beside those of the package.
     """
-    port = _free_port()
+    port = free_port()
     environment = os.environ | {
         "DPSYNTH_HOME": str(home),
         "DAGSTER_HOME": str(home / "dagster"),
@@ -249,11 +249,6 @@ def processor_seconds(session: int) -> float:
             if int(fields[3]) == session:
                 ticks += sum(int(field) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def _wait_until_served(port: int, server: subprocess.Popen, log: Path) -> None:
