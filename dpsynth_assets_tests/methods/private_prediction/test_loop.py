@@ -5,13 +5,17 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     generate_documents,
 )
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
@@ -221,3 +225,154 @@ def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(decoder):
             rules(tokens_per_batch=40, end_token_id=-1),
         )
     assert meter.spent.tolist() == [20, 20]
+
+
+# Laws of the methods that compare with public text, and of the loop's free tokens.
+
+NAMES = ("mean_svt", "invisible_ink")
+SMALL = {
+    "expected_batch_size": 8,
+    "max_document_tokens": 10,
+    "min_tokens_for_new_document": 2,
+    "max_example_tokens": 10,
+    "batches_per_label": 2,
+    "batches_per_forward": 3,
+}
+PAD = 2
+
+
+def config_of(name, **changes):
+    svt = {"max_tokens_per_batch": 60} if name == "mean_svt" else {}
+    return get_method(name).config_type(**(SMALL | svt | changes))
+
+
+EPSILON = {"mean_svt": 400.0, "invisible_ink": 4.0}
+
+
+def run(name, cases, model, private=None, config=None, epsilon=None):
+    method = get_method(name)(config or config_of(name), cases.terms())
+    plan = method.plan(epsilon or EPSILON[name])
+    private = cases.private(64) if private is None else private
+    return plan, cases.release(method, plan, private, cases.public(model))
+
+
+free_rules = partial(
+    make_rules, max_document_tokens=5, min_tokens_for_new_document=2, max_tokens_per_batch=40
+)
+
+
+def scripted(private_of_step):
+    """A selector that writes token 7 always; `private_of_step(step)` says which were paid."""
+    log = []
+
+    def select(logits):
+        drawing = len(logits.active)
+        private = np.full(drawing, private_of_step(len(log)))
+        log.append((drawing, None if logits.public is None else logits.public.clone()))
+        return Draws(np.full(drawing, 7), private)
+
+    return select, log
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("epsilon", [20.0, 77.7, 300.0])
+def test_one_private_token_more_would_overspend(name, cases, epsilon):
+    config = config_of(name, min_tokens_for_new_document=1)
+    plan = get_method(name)(config, cases.terms()).plan(epsilon)
+    more = [type(a)(**{**vars(a), "count": a.count + 1}) for a in flatten(plan.event)]
+    assert plan.epsilon <= epsilon < epsilon_of(more, 1e-5, "zcdp")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("records", [0, 1, 64])
+def test_every_batch_writes_whatever_it_holds(name, cases, language_model, records):
+    _, release = run(name, cases, language_model, private=cases.private(records))
+    assert release.value.facts["batches"] == 4
+    assert release.value.rows["batch"].n_unique() == 4
+
+
+def test_no_batch_draws_more_private_tokens_than_planned(cases, language_model, monkeypatch):
+    spent = []
+    spend = PrivateTokenMeter.spend
+
+    def spy(self, batches):
+        spend(self, batches)
+        spent.append(self.spent.max())
+
+    monkeypatch.setattr(PrivateTokenMeter, "spend", spy)
+    plan, release = run("mean_svt", cases, language_model, epsilon=60.0)
+    assert max(spent) <= plan.tokens_per_batch
+    assert release.value.facts["private_tokens"] <= 4 * plan.tokens_per_batch
+
+
+def test_a_threshold_out_of_reach_writes_public_text_alone(cases, language_model):
+    config = config_of("mean_svt", svt_threshold=4.0, svt_noise_scale=1e-3)
+    _, release = run("mean_svt", cases, language_model, config=config, epsilon=1e6)
+    assert release.value.facts["private_tokens"] == 0
+    assert 0 < release.value.facts["public_tokens"] <= 4 * 60
+
+
+def test_a_threshold_below_every_distance_pays_for_every_token(cases, language_model):
+    config = config_of("mean_svt", svt_threshold=-2.0, svt_noise_scale=1e-3)
+    _, release = run("mean_svt", cases, language_model, config=config, epsilon=1e6)
+    assert release.value.facts["public_tokens"] == 0
+    assert release.value.facts["private_tokens"] > 0
+
+
+def test_the_break_even_share_is_where_the_two_ways_cost_the_same(cases):
+    tested = get_method("mean_svt")(config_of("mean_svt"), cases.terms()).plan(400.0)
+    share = tested.parameters["break_even_private_fraction"]
+    draw, test = (float(atom.rho) / atom.count for atom in flatten(tested.event))
+    length = 1000  # tokens of text, of which `share` are private
+    assert share * length * (draw + test) == pytest.approx(length * draw)
+
+
+def test_free_tokens_are_not_charged_and_do_not_shorten_the_budget(decoder):
+    select, _ = scripted(lambda step: step % 2 == 0)
+    documents = generate_documents(
+        decoder,
+        [[[3, 4]], [[5]]],
+        select,
+        free_rules(min_tokens_for_new_document=1),
+        public_prompts=[[3], [4, 5]],
+    )
+    for batch in (0, 1):
+        mine = [d for d in documents if d.batch == batch]
+        assert sum(d.private_tokens for d in mine) == 6
+        assert sum(len(d.tokens) for d in mine) == 11
+
+
+def test_a_batch_that_draws_free_tokens_only_ends_at_its_public_limit(decoder):
+    select, _ = scripted(lambda step: False)
+    documents = generate_documents(decoder, [[[3, 4]]], select, free_rules(), public_prompts=[[3]])
+    assert sum(len(d.tokens) for d in documents) == 40
+    assert sum(d.private_tokens for d in documents) == 0
+
+
+def test_public_logits_follow_the_released_text_and_nothing_private(decoder, language_model):
+    """Two private cohorts, the same released tokens: public logits equal to the last bit."""
+    seen = []
+    for private in ([[[3, 4]], [[5, 6]]], [[], [[9, 8, 7], [4]]]):
+        select, log = scripted(lambda step: True)
+        generate_documents(decoder, private, select, free_rules(), public_prompts=[[3, 3], [4]])
+        seen.append([public for _, public in log])
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    room = {"prompt_columns": 2, "max_new_tokens": 5}
+    contexts = decoder.open([[3, 3], [4]], **room, public_prefixes=[[3, 3], [4]], public=True)
+    start = contexts.next_logits(torch.tensor([PAD, PAD]), torch.zeros(2, dtype=torch.long))
+    assert torch.equal(seen[0][0], start)
+
+
+def test_progress_counts_private_and_public_tokens_apart(decoder):
+    select, _ = scripted(lambda step: step % 2 == 0)
+    counted = []
+    generate_documents(
+        decoder,
+        [[[3, 4]]],
+        select,
+        free_rules(min_tokens_for_new_document=1),
+        on_step=lambda private, public: counted.append((private, public)),
+        public_prompts=[[3]],
+    )
+    assert set(counted) == {(1, 0), (0, 1)}
+    assert sum(private for private, _ in counted) == 6
