@@ -104,7 +104,7 @@ def votes(plots):
     if found is None:
         print("\nvotes: skipped, no real corpora (DPSYNTH_REAL_DATA)")
         return
-    from dpsynth_assets.methods.evolution.secpe import quota_votes
+    from dpsynth_assets.methods.evolution.private_evolution import quota_votes
     from dpsynth_assets.methods.evolution.votes import nearest_candidates
 
     private, public, candidates = found

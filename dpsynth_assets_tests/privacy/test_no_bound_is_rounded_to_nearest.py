@@ -28,8 +28,7 @@ KEPT = {
     # would be paid for again. The exact number stands beside each.
     ("methods/fine_tuning/private_training.py", "training.noise_multiplier"),
     ("methods/fine_tuning/private_training.py", "training.sampling_probability"),
-    ("methods/evolution/aug_pe.py", "noise_std"),
-    ("methods/evolution/secpe.py", "noise_std"),
+    ("methods/evolution/private_evolution.py", "noise_std"),
     ("methods/epsvec/plan.py", "noise.noise_multiplier"),
     ("methods/epsvec/plan.py", "noise.sampling_probability"),
     # The planted bug itself.

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.base import priced
-from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.evolution import Evolution, begun_with
 from dpsynth_assets.methods.evolution.method import STAGE, write_rows
 from dpsynth_assets.methods.evolution.population import (
@@ -15,6 +14,7 @@ from dpsynth_assets.methods.evolution.population import (
     last_survivors,
     random_population,
 )
+from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.evolution.votes import PrivateVotes
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError

@@ -9,7 +9,7 @@ from dpsynth_assets.methods.evolution import SecPe
 from dpsynth_assets.methods.evolution.config import SecPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import random_population
-from dpsynth_assets.methods.evolution.secpe import (
+from dpsynth_assets.methods.evolution.private_evolution import (
     CLUSTER_STAGE,
     RepresentativeVotes,
     quota_votes,

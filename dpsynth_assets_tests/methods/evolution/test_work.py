@@ -3,9 +3,9 @@
 import pytest
 
 from dpsynth_assets.methods.base import room_of
-from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import read_generations
+from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
