@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.inputs import PublicInputs, silent
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
@@ -48,10 +48,6 @@ class Writer:
         self.rounds.append(list(places))
         progress(1.0, "rows written")
         return [f"place {place}: {self.start(place) + round_number}" for place in places]
-
-
-def silent(_share, _message):
-    pass
 
 
 def filter_of(judging=None, words="", **settings):

@@ -10,13 +10,14 @@ import pytest
 
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released, silent
 from dpsynth_assets.models.engines.protocol import Capability, Engine, Generation
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
-from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import WordEmbedder, made_terms, records_of
 
 WIDTH, LAYERS = 6, 8
 WORDS = ("the", "sea", "was", "calm", "bread", "old", "hall", "quiet", "warm", "we", "paid", "left")
+EMBEDDER = WordEmbedder(WORDS, len(WORDS))
 SMALL = {
     "candidates": 8,
     "negatives": 8,
@@ -89,17 +90,6 @@ class WordEngine:
         return self
 
 
-class Embedder:
-    """Embeds a text by how often it has each of the words."""
-
-    name = "words"
-
-    def embed(self, texts, progress=None, *, public=False):
-        rows = [[text.split().count(word) + 1e-3 for word in WORDS] for text in texts]
-        rows = np.array(rows, dtype=np.float32)
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 def make_records(count, *, null=(), labels=("x", "y")):
     draw = np.random.default_rng(8)
     texts = ["" if i in null else " ".join(draw.choice(WORDS, 5)) for i in range(count)]
@@ -107,7 +97,7 @@ def make_records(count, *, null=(), labels=("x", "y")):
 
 
 def make_private(records):
-    return PrivateInputs(records=records, embeddings=Embedder().embed(records["text"].to_list()))
+    return PrivateInputs(records=records, embeddings=EMBEDDER.embed(records["text"].to_list()))
 
 
 make_terms = partial(made_terms, accountant="tight", public_records=40)
@@ -117,7 +107,7 @@ def make_public(engine=None):
     return PublicInputs(
         language_model=None,
         engine=engine or WordEngine(),
-        text_embedder=Embedder(),
+        text_embedder=EMBEDDER,
         public_records=pl.DataFrame({"text": make_records(60)["text"], "label": ""}),
         seed=3,
         salt="salt",
@@ -143,10 +133,6 @@ def run_stages(folder, config, private, public, terms=None, target_epsilon=8.0):
     return plan, public
 
 
-def silent(_share, _message):
-    pass
-
-
 @pytest.fixture
 def engine():
     return WordEngine()
@@ -164,5 +150,5 @@ def cases():
         config=lambda **changes: EpsVecConfig(**(SMALL | changes)),
         run=run_stages,
         silent=silent,
-        embedder=Embedder(),
+        embedder=EMBEDDER,
     )

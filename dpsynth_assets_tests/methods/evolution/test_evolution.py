@@ -16,6 +16,7 @@ from dpsynth_assets.methods.evolution.population import (
 )
 from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.evolution.votes import PrivateVotes
+from dpsynth_assets.methods.inputs import silent
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
@@ -44,10 +45,6 @@ class Votes:
         self.rounds.append(rounds)
         assert embeddings.shape == (population.height, WordEmbedder.dimension)
         return np.array([text.split().count("harbour") for text in population["text"]])
-
-
-def silent(share, message):
-    del share, message
 
 
 def evolve(folder, votes=None, api=None, identity=IDENTITY, dies_at=None, say=silent, **changes):

@@ -12,7 +12,7 @@ from mailboxes import public_rows
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released, silent
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.shared_histograms import TopicHistogram
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
@@ -20,23 +20,12 @@ from dpsynth_assets.models.conditional_generator.generator import load_condition
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
-from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import WordEmbedder, made_terms, records_of
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 TOPICS = ("harbour", "bakery", "museum")
 DIMENSION = 6
-
-
-class Embedder:
-    """Embeds a text on the axis of the topic word it holds."""
-
-    name = "axes"
-
-    def embed(self, texts, progress=None, *, public=False):
-        rows = np.full((len(texts), DIMENSION), 1e-3, dtype=np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            row[next((k for k, word in enumerate(TOPICS) if word in text), DIMENSION - 1)] = 1.0
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+EMBEDDER = WordEmbedder(TOPICS, DIMENSION)
 
 
 def topic_model():
@@ -47,7 +36,7 @@ def topic_model():
         threshold=0.5,
         sizes=np.full(len(TOPICS), 10),
         settings=TopicModelSettings(),
-        embedder=Embedder.name,
+        embedder=EMBEDDER.name,
     )
 
 
@@ -61,7 +50,7 @@ def make_records(count, null=()):
 
 def make_private(count=40, null=()):
     records = make_records(count, null)
-    return PrivateInputs(records=records, embeddings=Embedder().embed(records["text"].to_list()))
+    return PrivateInputs(records=records, embeddings=EMBEDDER.embed(records["text"].to_list()))
 
 
 make_terms = partial(made_terms, public_records=40)
@@ -93,7 +82,7 @@ def public(generator, language_model, documents):
         language_model=language_model,
         conditional_generator=generator,
         topic_model=topic_model(),
-        text_embedder=Embedder(),
+        text_embedder=EMBEDDER,
         topic_histogram=histogram.model_dump(mode="json"),
         public_records=documents,
         seed=3,
@@ -121,7 +110,7 @@ def checked_release(method, public, checkpoint):
     """The stage of a generator, and what it releases where its check passes."""
     stage = method.plan(4.0).stage(FINETUNED_GENERATOR)
     stage.check(public)
-    return stage, stage.release(make_private(), public, checkpoint, lambda *_: None)
+    return stage, stage.release(make_private(), public, checkpoint, silent)
 
 
 def with_released(public, release):
@@ -143,6 +132,6 @@ def cases():
         private=make_private,
         records=make_records,
         topic_model=topic_model,
-        silent=lambda _share, _message: None,
+        silent=silent,
         folder=Path,
     )

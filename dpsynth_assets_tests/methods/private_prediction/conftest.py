@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, silent
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.methods.shared_histograms import ClusterHistogram
@@ -95,10 +95,6 @@ def make_private(count, seed=0):
 def make_centers(count=6, seed=9):
     centers = np.random.default_rng(seed).normal(size=(count, 5)).astype(np.float32)
     return centers / np.linalg.norm(centers, axis=1, keepdims=True)
-
-
-def silent(_share, _message):
-    """Reports to nobody."""
 
 
 def release(method, plan, private, public, progress=silent):
