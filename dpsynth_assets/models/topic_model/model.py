@@ -4,15 +4,16 @@ Shapes: N documents, K topics, d dimensions.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
+from dpsynth_assets.datasets.fields import Declaration, Refusal
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows, pair_scores, windows
 
 NOISE = -1
@@ -22,10 +23,8 @@ KEYWORDS = 10
 """Keywords of a topic, as in the paper."""
 
 
-class TopicModelSettings(BaseModel):
+class TopicModelSettings(Declaration):
     """Settings of a topic model. Defaults suit thousands of documents and millions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     sample_documents: int = Field(50_000, ge=100, le=1_000_000)
     """Documents that density clustering sees."""
@@ -62,14 +61,12 @@ class TopicModelSettings(BaseModel):
     seed: int = Field(0, ge=0)
     """Public seed of the sample and of k-means."""
 
-    @model_validator(mode="after")
-    def _bounds_agree(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Bounds of the number of topics that exclude each other."""
         if self.min_topics > self.max_topics:
-            raise ValueError(
-                f"Expected min_topics <= max_topics, got {self.min_topics} > {self.max_topics}. "
-                "Lower min_topics or raise max_topics."
-            )
-        return self
+            got = f"{self.min_topics} > {self.max_topics}"
+            remedy = "Lower min_topics or raise max_topics."
+            yield Refusal("min_topics", "min_topics <= max_topics", remedy, got)
 
 
 def nearest_topics(
