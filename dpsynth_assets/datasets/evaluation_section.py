@@ -36,21 +36,31 @@ class EncoderSpec(Declaration):
     """Torch device."""
 
 
-class NextWordSettings(Declaration):
+class NextWordShape(Declaration):
+    """Size of the next-word model."""
+
+    vocabulary: int = Field(4096, ge=3000, le=30_000)
+    """Word pieces of BERT, most frequent first."""
+    width: int = Field(96, ge=16, le=4096)
+    """Hidden width d; a multiple of 2 x `heads`."""
+    layers: int = Field(1, ge=1, le=48)
+    """Transformer layers."""
+    heads: int = Field(2, ge=1, le=64)
+    """Attention heads of a layer."""
+    feed_forward: int = Field(256, ge=16, le=16384)
+    """Width of the gated feed-forward layer."""
+    max_document_tokens: int = Field(48, ge=4, le=8192)
+    """Documents are cut to this, tokens."""
+
+    def refusals(self) -> Iterator[Refusal]:
+        """A width that the heads do not divide."""
+        if self.width % (2 * self.heads):
+            yield Refusal("width", f"a multiple of 2 x heads ({2 * self.heads})", "Choose one.")
+
+
+class NextWordSettings(NextWordShape):
     """Size, training and seed of the next-word model; defaults take twenty seconds on one core."""
 
-    vocabulary: int = Field(4096, ge=3000)
-    """Word pieces of BERT, most frequent first."""
-    width: int = Field(96, ge=16)
-    """Hidden width d; a multiple of 2 x `heads`."""
-    layers: int = Field(1, ge=1)
-    """Transformer layers."""
-    heads: int = Field(2, ge=1)
-    """Attention heads of a layer."""
-    feed_forward: int = Field(256, ge=16)
-    """Width of the gated feed-forward layer."""
-    max_document_tokens: int = Field(48, ge=4)
-    """Documents are cut to this, tokens."""
     token_budget: int = Field(80_000, ge=1)
     """Training tokens in all, repeats included."""
     batch_tokens: int = Field(512, ge=64)
@@ -71,11 +81,6 @@ class NextWordSettings(Declaration):
     """CPU threads; weights depend on it in the last bits."""
     device: str = "cpu"
     """Torch device."""
-
-    def refusals(self) -> Iterator[Refusal]:
-        """A width that the heads do not divide."""
-        if self.width % (2 * self.heads):
-            yield Refusal("width", f"a multiple of 2 x heads ({2 * self.heads})", "Choose one.")
 
 
 class MauveSpec(Declaration):

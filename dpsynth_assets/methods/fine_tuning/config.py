@@ -1,12 +1,12 @@
 """Settings of the fine-tuning methods, as they stand in a dataset file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import not_
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Refusal
+from dpsynth_assets.datasets.evaluation_section import NextWordShape
 from dpsynth_assets.methods.base import CohortTerms, MethodConfig
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
@@ -202,7 +202,7 @@ class ResampledConfig(MethodConfig):
     """
 
 
-class DownstreamConfig(PrivateTrainingConfig):
+class DownstreamConfig(NextWordShape, PrivateTrainingConfig):
     """DP training of the downstream model itself, without synthetic data."""
 
     method: Literal["downstream_fine_tuning"] = "downstream_fine_tuning"
@@ -210,18 +210,6 @@ class DownstreamConfig(PrivateTrainingConfig):
     """next_word: a small causal model, tested by next-word accuracy. classification: a linear
     classifier of at least two declared labels over the records' public embeddings.
     """
-    vocabulary: int = Field(default=4096, ge=3000, le=30_000)
-    """Word pieces of the causal model (pieces)."""
-    width: int = Field(default=96, ge=16, le=4096)
-    """Hidden width of the causal model (no unit)."""
-    layers: int = Field(default=1, ge=1, le=48)
-    """Layers of the causal model."""
-    heads: int = Field(default=2, ge=1, le=64)
-    """Attention heads of a layer."""
-    feed_forward: int = Field(default=256, ge=16, le=16384)
-    """Width of its feed-forward layers (no unit)."""
-    max_document_tokens: int = Field(default=48, ge=4, le=8192)
-    """Documents are cut to this length (tokens)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -230,9 +218,3 @@ class DownstreamConfig(PrivateTrainingConfig):
         if not isinstance(settings, dict) or settings.get("task") != "classification":
             return settings
         return {"learning_rate": CLASSIFIER_RATE, **settings}
-
-    def refusals(self) -> Iterator[Refusal]:
-        """Heads that the width cannot be divided into."""
-        if self.width % (2 * self.heads):
-            got = f"{self.width} and {self.heads}"
-            yield Refusal("width", "a multiple of 2 x heads", "Change one of them.", got)

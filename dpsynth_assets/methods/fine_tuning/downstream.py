@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.datasets.evaluation_section import NextWordSettings
+from dpsynth_assets.datasets.evaluation_section import NextWordSettings, NextWordShape
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
@@ -192,8 +192,7 @@ class NextWordInputs:
 
 def next_word_settings(config: DownstreamConfig) -> NextWordSettings:
     """Shape of the causal model as `metrics.next_word` trains it on corpora."""
-    shape = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_document_tokens")
-    return NextWordSettings(**config.model_dump(include=set(shape)))
+    return NextWordSettings(**config.model_dump(include=set(NextWordShape.model_fields)))
 
 
 def _on_accelerator(settings: NextWordSettings) -> NextWordSettings:
