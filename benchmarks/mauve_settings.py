@@ -12,7 +12,6 @@ import argparse
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,11 +54,11 @@ def asked(embedders: list[str], tokens: list[int]) -> Iterator[tuple[str, MauveS
     yield "defaults", MauveSettings()
     for field, values in CHANGES.items():
         for value in values:
-            yield f"{field} {value}", replace(MauveSettings(), **{field: value})
+            yield f"{field} {value}", MauveSettings(**{field: value})
     own = [TextEmbedderSpec(max_tokens=most) for most in tokens]
     for each in [*own, *(TextEmbedderSpec(model=model) for model in embedders)]:
         name = f"{each.model or 'all-MiniLM-L6-v2'}, {each.max_tokens} tokens"
-        yield name, replace(MauveSettings(), embedder=each)
+        yield name, MauveSettings(embedder=each)
 
 
 def same_order(first: dict[str, float], second: dict[str, float]) -> float:

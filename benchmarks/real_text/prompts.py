@@ -138,7 +138,7 @@ def main() -> None:
     chosen = options.parse_args()
     language_model = load_language_model(packaged_model())
     engine = open_engine(EngineSpec(kind="exact"), language_model=language_model)
-    embedder, settings = TextEmbedder(), replace(MauveSettings(), max_rows=chosen.rows, repeats=3)
+    embedder, settings = TextEmbedder(), MauveSettings(max_rows=chosen.rows, repeats=3)
     print(
         "| corpus | form | examples | MAUVE | energy distance | words |\n|---|---|---|---|---|---|"
     )

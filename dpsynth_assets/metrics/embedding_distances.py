@@ -6,9 +6,7 @@ text of a very small model and real text do. The energy distance still orders su
 Letters: N rows, d dimensions.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpsynth_assets.datasets import TextEmbedderSpec
+from dpsynth_assets.datasets.evaluation_section import MauveSpec
 from dpsynth_assets.metrics.metric import LEAST_ROWS, Estimate, Metric, Sides, Tables
 from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.text_embedder import TextEmbedder
@@ -167,41 +166,27 @@ def mauve_is_installed() -> bool:
     return find_spec("mauve") is not None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MauveSettings:
-    """Constants of the score, printed beside it.
+class MauveSettings(MauveSpec):
+    """Constants of the score, printed beside it: those that a dataset file has, and the others.
 
     Attributes:
-        rows_per_cluster: Rows a side for each k-means cluster.
         kmeans_initializations: Starts of k-means; the best objective is kept.
         kmeans_iterations: Iterations of one start.
         explained_variance: Share of variance that PCA keeps, in (0, 1).
-        scaling_factor: Constant c in exp(-c KL).
         divergence_points: Mixture weights on the divergence curve.
         max_rows: Most rows a side.
-        repeats: Scores from different subsamples and k-means seeds; at least 1.
         seed: Seed of subsamples and k-means; the score is no privacy mechanism.
-        embedder: Model that embeds texts for this score; None: that of all other scores.
 
     **Source** Amin et al. 2025, Appendix E.1: n = 1000, n/10 clusters, 5 initializations, 500
     iterations, explained variance .9, scaling 5, 32 points; Table 3: five seeds.
     """
 
-    rows_per_cluster: int = 10
     kmeans_initializations: int = 5
     kmeans_iterations: int = 500
     explained_variance: float = 0.9
-    scaling_factor: float = 5.0
     divergence_points: int = 32
     max_rows: int = 1_000
-    repeats: int = 5
     seed: int = 25
-    embedder: TextEmbedderSpec | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by name."""
-        own = self.embedder and self.embedder.model_dump(mode="json")
-        return {**dataclasses.asdict(self), "embedder": own}
 
 
 def mauve_score(

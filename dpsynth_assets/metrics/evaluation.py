@@ -75,25 +75,22 @@ class EvaluationSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; under `mauve` its constants as they are used, or why there are none."""
-        constants = dataclasses.asdict(dataclasses.replace(self, record_schema=None))
-        del constants["record_schema"]
-        mauve = self.effective_mauve().to_json() if mauve_is_installed() else NOT_COMPUTED
-        return {
-            **constants,
-            "mauve": mauve,
-            **{
-                name: value.model_dump(mode="json")
-                for name, value in constants.items()
-                if isinstance(value, Declaration)
-            },
+        constants = {
+            **vars(self),
+            "mauve": self.effective_mauve() if mauve_is_installed() else NOT_COMPUTED,
             "span_words": SPAN_WORDS,
             "span_most_units": MOST_UNITS,
             "near_duplicate_cosine": NEAR_DUPLICATE_COSINE,
         }
+        del constants["record_schema"]
+        return {
+            name: value.model_dump(mode="json") if isinstance(value, Declaration) else value
+            for name, value in constants.items()
+        }
 
     def effective_mauve(self) -> MauveSettings:
         """The constants of MAUVE with this evaluation's number of rows."""
-        return dataclasses.replace(self.mauve, max_rows=self.max_rows)
+        return self.mauve.model_copy(update={"max_rows": self.max_rows})
 
 
 @dataclass(frozen=True, kw_only=True)

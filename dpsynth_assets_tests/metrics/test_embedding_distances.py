@@ -1,5 +1,5 @@
-import dataclasses
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -109,7 +109,8 @@ def test_doubled_rows_do_not_make_one_distribution_look_like_two():
     assert abs(drawn.mean() - energy_distance(p, q)) < drawn.std() / 2
 
 
-QUICK = MauveSettings(repeats=2, kmeans_iterations=20, kmeans_initializations=1)
+quick = partial(MauveSettings, repeats=2, kmeans_iterations=20, kmeans_initializations=1)
+QUICK = quick()
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def test_sides_are_cut_to_equal_rows_and_to_the_cap(features, monkeypatch):
         mauve, "_clustered", lambda p, q, n, *rest: rows.append(n) or clustered(p, q, n, *rest)
     )
     mauve_score(features, features[:150], QUICK)
-    result = mauve_score(features, features, dataclasses.replace(QUICK, max_rows=140, repeats=1))
+    result = mauve_score(features, features, quick(max_rows=140, repeats=1))
     assert (rows, len(result.draws)) == ([150, 150, 140], 0)
 
 
@@ -144,9 +145,7 @@ def test_equal_seeds_give_equal_scores_and_others_differ(features):
     first = mauve_score(features, features[::-1] * 0.9 + 0.1, QUICK)
     again = mauve_score(features, features[::-1] * 0.9 + 0.1, QUICK)
     assert first == again
-    other = mauve_score(
-        features, features[::-1] * 0.9 + 0.1, dataclasses.replace(QUICK, seed=QUICK.seed + 9)
-    )
+    other = mauve_score(features, features[::-1] * 0.9 + 0.1, quick(seed=QUICK.seed + 9))
     assert first.value != other.value
 
 
@@ -156,7 +155,7 @@ def test_too_few_rows_are_refused(features):
 
 
 def test_the_constants_are_the_papers():
-    assert MauveSettings().to_json() == {
+    assert MauveSettings().model_dump() == {
         "rows_per_cluster": 10, "kmeans_initializations": 5, "kmeans_iterations": 500,
         "explained_variance": 0.9, "scaling_factor": 5.0, "divergence_points": 32,
         "max_rows": 1000, "repeats": 5, "seed": 25, "embedder": None,
@@ -167,7 +166,7 @@ def test_a_named_embedder_stands_in_for_the_features_and_beside_the_score():
     texts = [f"{'the ferry was late' if row % 2 else 'fold the eggs'} {row}" for row in range(100)]
     blank = np.zeros((100, 2), np.float32)
     sides = 2 * [ScoredSide(features=blank, texts=texts, resamples=5)]
-    own = dataclasses.replace(QUICK, embedder=TextEmbedderSpec(max_tokens=8))
+    own = quick(embedder=TextEmbedderSpec(max_tokens=8))
     settings = EvaluationSettings(max_rows=100, mauve=own)
     score = MAUVE.of(Sides(corpus=sides[0], held_out=sides[1], settings=settings, labelled=False))
     assert score.value > 0.9
@@ -206,7 +205,7 @@ def test_scores_of_histograms_are_those_of_the_package():
 def test_a_resample_of_every_row_once_is_the_score_itself(features):
     away = _unit(features + np.eye(16)[0])
     once = np.ones((3, 240), dtype=np.float32)
-    result = mauve_score(features, away, dataclasses.replace(QUICK, repeats=1), once, once)
+    result = mauve_score(features, away, quick(repeats=1), once, once)
     assert result.draws == pytest.approx([result.value] * 3)
 
 
@@ -216,7 +215,7 @@ def test_resamples_spread_about_as_other_rows_would():
     def rows(shift):
         return _unit(generator.normal(size=(150, 8)) + np.eye(8)[0] * shift)
 
-    settings = dataclasses.replace(QUICK, repeats=1)
+    settings = quick(repeats=1)
     counts = [resampled_counts(150, 200, seed) for seed in (1, 2)]
     spread = mauve_score(rows(0), rows(1), settings, *counts).draws.std()
     others = np.std([mauve_score(rows(0), rows(1), settings).value for _ in range(30)])
