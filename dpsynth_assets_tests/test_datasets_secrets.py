@@ -16,13 +16,9 @@ from dpsynth_assets_tests.declared import private, written
 
 EMAIL = {"name": "email", "detector": "presidio", "entity": "EMAIL_ADDRESS", "max_records": 4}
 NAME = {
-    "name": "name",
-    "detector": "regex",
-    "pattern": "[A-Z]+",
-    "max_records": 7,
-    "prior": 0.01,
+    "name": "name", "detector": "regex", "pattern": "[A-Z]+", "max_records": 7, "prior": 0.01,
     "posterior": 0.2,
-}
+}  # fmt: skip
 
 
 def spec(secrets=None, **changes):
@@ -98,10 +94,7 @@ def test_the_ledger_is_told_every_bound_and_the_largest_cap():
 def test_a_replaced_record_is_two_steps_of_a_cohort_whose_records_come_or_go(
     relation, adjacency, steps
 ):
-    declared = spec(
-        {"kinds": [EMAIL], "adjacency": adjacency},
-        neighboring_relation=relation,
-    )
+    declared = spec({"kinds": [EMAIL], "adjacency": adjacency}, neighboring_relation=relation)
     assert budget_terms(declared).secret.occurrences == steps * 4
     removed = adjacency == "removal"
     expected = NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
@@ -196,15 +189,9 @@ def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monke
 
 def test_paths_are_found_from_the_dataset_file(tmp_path):
     (tmp_path / "words.txt").write_text("zorvex")
-    secrets = SecretsSpec.model_validate(
-        {
-            "kinds": [
-                {"name": "w", "detector": "dictionary", "path": "words.txt", "max_records": 1},
-                EMAIL,
-            ],
-            "public_incidence": "held.parquet",
-        }
-    )
+    words = {"name": "w", "detector": "dictionary", "path": "words.txt", "max_records": 1}
+    declared = {"kinds": [words, EMAIL], "public_incidence": "held.parquet"}
+    secrets = SecretsSpec.model_validate(declared)
     located = resolve_paths(secrets, tmp_path / "a.yaml")
     assert located.kinds[0].path == str(tmp_path / "words.txt")
     assert located.kinds[1] == secrets.kinds[1]

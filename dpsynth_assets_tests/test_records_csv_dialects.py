@@ -63,9 +63,8 @@ def test_every_dialect_gives_the_same_records(tmp_path, sign, encoding, name):
 def test_a_public_base_reads_dialects_too(tmp_path):
     source = {"path": str(written(tmp_path, ";", "utf-16")), "separator": ";", "encoding": "utf16"}
     base = {"name": "mine", "source": source, "columns": {"text": "body", "labels": ["stars"]}}
-    assert read_public_records(PublicDataSpec.model_validate(base))["text"].to_list() == [
-        text for _, text, _ in EXPECTED
-    ]
+    read = read_public_records(PublicDataSpec.model_validate(base))
+    assert read["text"].to_list() == [text for _, text, _ in EXPECTED]
 
 
 def test_a_byte_that_the_encoding_does_not_know_spoils_its_record_alone(tmp_path):
@@ -80,50 +79,32 @@ def test_decoding_goes_on_across_pieces(tmp_path):
     long = "ü" * (3 << 20)
     (tmp_path / "d.csv").write_bytes(f"body\n{long}\nshort\n".encode("utf-16"))
     source = SourceSpec(path=str(tmp_path / "d.csv"), encoding="utf-16")
-    assert read_source(source, ColumnNames(text="body", others={}))["body"].to_list() == [
-        long,
-        "short",
-    ]
+    read = read_source(source, ColumnNames(text="body", others={}))
+    assert read["body"].to_list() == [long, "short"]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "named"),
-    [
-        ("UTF8", "utf-8"),
-        ("utf_8_sig", "utf-8"),
-        ("latin-1", "iso8859-1"),
-        ("Windows-1252", "cp1252"),
-        ("utf16", "utf-16"),
-        ("shift_jis", "shift-jis"),
-    ],
-)
+NAMES = {
+    "UTF8": "utf-8", "utf_8_sig": "utf-8", "latin-1": "iso8859-1", "Windows-1252": "cp1252",
+    "utf16": "utf-16", "shift_jis": "shift-jis",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("encoding", "named"), NAMES.items())
 def test_encodings_have_one_name_each(encoding, named):
     assert SourceSpec(path="d.csv", encoding=encoding).encoding == named
+
+
+NO_ENCODINGS = [
+    *("utf-9", "rot13", "hex", "idna", "undefined", "unicode_escape", "utf-7", "iso2022_jp"),
+    *("../../etc/passwd", "a\0b", "\ud800", ""),
+]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"encoding": "utf-9"},
-        {"encoding": "rot13"},
-        {"encoding": "hex"},
-        {"encoding": "idna"},
-        {"encoding": "undefined"},
-        {"encoding": "unicode_escape"},
-        {"encoding": "utf-7"},
-        {"encoding": "iso2022_jp"},
-        {"encoding": "../../etc/passwd"},
-        {"encoding": "a\0b"},
-        {"encoding": "\ud800"},
-        {"encoding": ""},
-        {"separator": ""},
-        {"separator": ";;"},
-        {"separator": "a"},
-        {"separator": "7"},
-        {"separator": '"'},
-        {"separator": "\n"},
-        {"separator": "§"},
-        {"separator": "tab"},
+        *({"encoding": name} for name in NO_ENCODINGS),
+        *({"separator": sign} for sign in ("", ";;", "a", "7", '"', "\n", "§", "tab")),
     ],
     ids=ascii,
 )
@@ -173,10 +154,9 @@ def test_a_dialect_of_a_file_that_is_no_csv_is_refused(tmp_path, wrong):
 def test_a_declaration_without_a_dialect_has_the_identity_it_had():
     """The version that this source had before `separator` and `encoding` were fields."""
     source = SourceSpec(path="data/x.csv")
-    assert source.model_dump() == {"path": "data/x.csv", "format": "auto", "version": "1"}
-    assert version_of(source) == version_of(
-        {"path": "data/x.csv", "format": "auto", "version": "1"}
-    )
+    before = {"path": "data/x.csv", "format": "auto", "version": "1"}
+    assert source.model_dump() == before
+    assert version_of(source) == version_of(before)
     named = SourceSpec(path="data/x.csv", separator=";", encoding="cp1252")
     assert version_of(named) != version_of(source)
     assert SourceSpec.model_validate(named.model_dump()) == named

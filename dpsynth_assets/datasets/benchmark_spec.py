@@ -27,7 +27,7 @@ from dpsynth_assets.datasets.files import (
     validated,
 )
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
-from dpsynth_assets.datasets.standing import PrivateFiles
+from dpsynth_assets.datasets.standing import private_files
 
 Reference = Literal["public_only", "one_real_example", "real_data"]
 REFERENCES: tuple[Reference, ...] = ("public_only", "one_real_example", "real_data")
@@ -220,12 +220,11 @@ def private_sources(spec: BenchmarkSpec, file: Path) -> Iterator[Problem]:
     Scores of a benchmark are shown without noise: private records have no place in it. A copy of
     such records under another name is found when it is read (`running.DatasetBench.cohort`).
     """
-    private = PrivateFiles.of_installation()
     for name, each in spec.datasets.items():
         for field, path in (("path", each.path), ("documents", each.documents)):
-            if path is not None and (found := private.problem(Path(path))) is not None:
+            for _, got, remedy in private_files([] if path is None else [Path(path)]):
                 place, expected = f"datasets.{name}.{field}", "records that anyone may read"
-                yield Problem(place, expected, *found, file=str(file))
+                yield Problem(place, expected, got, remedy, file=str(file))
 
 
 def _parsed(path: Path) -> list[BenchmarkSpec | Problem]:

@@ -12,7 +12,7 @@ well: a misspelt field elsewhere makes its source no less private. Where even it
 told, nothing is known to be public.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from glob import glob
@@ -274,42 +274,26 @@ _PATHS = ("path", "canaries")
 _PUBLIC_DATA = "dpsynth_assets.components.PublicData"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateFiles:
-    """Files of private declarations.
+def private_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path | str, str, str]]:
+    """Files that may not be read as public text: each, what it is, and what to do about it.
 
-    Attributes:
-        declared: Path, pattern or folder, and the name of the dataset that declares it.
-        unreadable: Dataset files with a private declaration whose source cannot be told.
+    Reads every declaration in `defs` and in the folders of DPSYNTH_DATASETS; no record.
     """
-
-    declared: tuple[tuple[str, str], ...]
-    unreadable: tuple[Path, ...]
-
-    @classmethod
-    def of_installation(cls) -> "PrivateFiles":
-        """Reads every declaration in `defs` and in the folders of DPSYNTH_DATASETS; no record."""
-        declared: list[tuple[str, str]] = []
-        unreadable: list[Path] = []
-        for file in find_dataset_files(dataset_folders()):
-            documents, problems = read_documents(file)
-            found = [_declared(document, file) for document in documents]
-            if problems or None in found:
-                unreadable.append(file)
-            declared += [each for own in found for each in own or ()]
-        return cls(declared=tuple(declared), unreadable=tuple(unreadable))
-
-    def problem(self, path: Path | str) -> tuple[str, str] | None:
-        """Says why a file may not be read as public text: what it is, and what to do about it."""
-        if self.unreadable:
-            return (
-                f"a private declaration that cannot be read, in {self.unreadable[0]}",
-                "Fix that file first: its source may be the file named here.",
-            )
-        for source, owner in self.declared:
-            if _holds(source, path):
-                return f"a file of the private dataset {owner!r}", "Name public text."
-        return None
+    declared: list[tuple[str, str]] = []
+    unreadable: list[Path] = []
+    for file in find_dataset_files(dataset_folders()):
+        documents, problems = read_documents(file)
+        found = [_declared(document, file) for document in documents]
+        if problems or None in found:
+            unreadable.append(file)
+        declared += [each for own in found for each in own or ()]
+    for path in paths:
+        owner = next((name for source, name in declared if _holds(source, path)), None)
+        if unreadable:
+            got = f"a private declaration that cannot be read, in {unreadable[0]}"
+            yield path, got, "Fix that file first: its source may be the file named here."
+        elif owner is not None:
+            yield path, f"a file of the private dataset {owner!r}", "Name public text."
 
 
 def _declared(document: Any, file: Path) -> list[tuple[str, str]] | None:

@@ -26,7 +26,7 @@ from dpsynth_assets.datasets import (
     SourceSpec,
 )
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
-from dpsynth_assets.datasets.standing import PrivateFiles
+from dpsynth_assets.datasets.standing import private_files
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import (
     IS_TEXT,
@@ -287,13 +287,9 @@ def refuse_private(source: SourceSpec) -> None:
     Raises:
         SourceError: Names the file, and the dataset or the declaration that cannot be read.
     """
-    private = PrivateFiles.of_installation()
-    for file in [source.path] if "://" in source.path else source_files(source):
-        if (problem := private.problem(file)) is not None:
-            got, remedy = problem
-            raise SourceError(
-                expected="text that anyone may read", got=f"{file}: {got}", remedy=remedy
-            )
+    files = [source.path] if "://" in source.path else source_files(source)
+    for file, got, remedy in private_files(files):
+        raise SourceError(expected="text that anyone may read", got=f"{file}: {got}", remedy=remedy)
 
 
 def read_public_source(source: PublicSource) -> tuple[pl.DataFrame, int]:

@@ -342,6 +342,12 @@ def asset_address(asset: str) -> str:
     return f"/assets/{dataset}{slash}{rest}{chosen}"
 
 
+def shortened(value: object, characters: int) -> str:
+    """The text of a value without blanks around it, cut at a length; None as a dash."""
+    text = "—" if value is None else str(value).strip()
+    return text if len(text) <= characters else f"{text[: characters - 1].rstrip()}…"
+
+
 def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
     """Values of nested mappings, each with the names that lead to it."""
     for name, value in values.items():

@@ -29,6 +29,7 @@ from dpsynth_assets.report.pages import (
     Tiles,
     format_cell,
     leaves,
+    shortened,
     to_html,
     to_markdown,
 )
@@ -37,10 +38,7 @@ BANNER = (
     "INTERNAL: scored against private held-out text without noise. Not covered by any privacy "
     "guarantee. Do not publish it, and do not use it to choose what to release."
 )
-PICTURE_TITLES = {
-    "lengths": "Words per text",
-    **plots.TITLES,
-}
+PICTURE_TITLES = {"lengths": "Words per text", **plots.TITLES}
 READING = (
     "± is the standard deviation over resampled rows, of the corpus and of the held-out records, "
     "which are resampled alike for all corpora. A share of the gap between floor and ceiling is "
@@ -280,9 +278,4 @@ def aligned_samples(
     labels = sorted({label for own in samples.values() for label, _ in own})
     for label in islice(cycle(labels), rows if labels else 0):
         texts = [next(own.get(label, iter(())), None) for own in of_label.values()]
-        yield label, ["—" if text is None else _shown(text, characters) for text in texts]
-
-
-def _shown(text: str, characters: int) -> str:
-    text = text.strip()
-    return text if len(text) <= characters else f"{text[: characters - 1].rstrip()}…"
+        yield label, [shortened(text, characters) for text in texts]
