@@ -129,7 +129,7 @@ class EvaluationSpec(Declaration):
 
     def refusals(self) -> Iterator[Refusal]:
         """Settings of models that are not trained."""
-        told = {"next_word_settings", "next_word_larger"} & self.model_fields_set
+        told = (self.next_word_settings, self.next_word_larger) != (NextWordSettings(), None)
         if told and not self.next_word:
             expected = "true with next_word_settings or next_word_larger"
             yield Refusal("next_word", expected, "Write next_word: true, or drop them.")

@@ -260,6 +260,11 @@ def test_attacks_on_methods_are_listed_for_those_methods():
     assert attacked <= set(REGISTRY)
 
 
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="median-bound"):
+        find_audit("median")
+
+
 def test_importing_the_audits_loads_no_deep_learning_library():
     code = (
         "import sys, dpsynth_assets.attacks.audits, dpsynth_assets.cli.audit; "
@@ -333,7 +338,6 @@ def test_labels_get_the_results_their_events_rest_on(tmp_path):
     (found,) = results_for(path, [GAUSSIAN])
     assert (found["name"], found["passed"]) == ("one-draw-a-charge", True)
     assert found["claim"] == find_audit("one-draw-a-charge").claim
-    assert "circumstances" not in found  # of a machine
     assert len(results_for(path, [("median_clustered", None)])) == 2
 
 
@@ -353,6 +357,14 @@ def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
         assert bool(still_valid(path, audits)) is holds, changes
     (own,) = run_audits(audits)
     assert own.circumstances == now
+
+
+def test_no_label_prints_the_circumstances_of_a_machine(tmp_path):
+    path = tmp_path / "audits.json"
+    save_results(path, [audit_result(circumstances=circumstances())])
+    (found,) = results_for(path, [GAUSSIAN])
+    assert circumstances() not in found.values()
+    assert "circumstances" not in found
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"results": [{"name": 1}]}'])

@@ -121,6 +121,13 @@ def test_eta_is_attained_and_is_twice_as_large_where_a_record_is_replaced(kind, 
 
 
 @BOTH
+def test_two_records_in_one_prompt_break_the_add_remove_range(kind):
+    # Planted bug: a prompt with two records of which one goes, charged as a toggle (B-000.1).
+    observed = likelihood_range(mechanism(kind), [extreme([3])], [extreme([8])])
+    assert observed > mechanism(kind).eta * 1.9
+
+
+@BOTH
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4 * SIZE))
 def test_numerical_batch_variance_stays_within_the_slack(kind, seed, size):

@@ -11,6 +11,7 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings, strategies as st
 from scipy.stats import binom, norm
@@ -25,7 +26,7 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
-from dpsynth_assets.privacy.pld import event_pld, pld_epsilon
+from dpsynth_assets.privacy.pld import event_pld, mixture_pld, pld_epsilon
 from dpsynth_assets.privacy.renyi import ORDERS
 
 EPSILONS = [0.0, 0.05, 0.2, 0.5, 1.0, 2.0]
@@ -104,31 +105,33 @@ def test_replaced_units_of_several_records_cost_no_less_than_their_worst_pair(re
     assert all(area <= bound + 1e-9 for area, bound in zip(exact, bounds, strict=True))
 
 
-PLANE = np.meshgrid(*[np.linspace(-8, 9, 801)] * 2)
-CELL = (17 / 800) ** 2
-
-
-def density(a, b):
-    """A Gaussian of the plane around (a, b)."""
-    x, y = PLANE
-    return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
-
-
 @pytest.mark.parametrize("angle", [0.0, 1.0, math.pi / 2, 2.5])
 def test_records_that_are_not_opposite_cost_no_more_when_replaced(angle):
+    points = np.linspace(-8, 8, 801)
+    x, y = np.meshgrid(points, points)
+
+    def density(a, b):
+        return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
+
     kept = 0.9 * density(0, 0)
     for length in (0.5, 1.0):
         other = kept + 0.1 * density(length * math.cos(angle), length * math.sin(angle))
-        exact = hockey_sticks(kept + 0.1 * density(1, 0), other, CELL)
+        exact = hockey_sticks(kept + 0.1 * density(1, 0), other, (points[1] - points[0]) ** 2)
         bounds = privacy_profile([sampled(replaced=True)], EPSILONS, "tight")
         assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
 
 
 @pytest.mark.parametrize("angle", [0.7, math.pi / 2, math.pi])
 def test_records_that_are_not_equal_cost_no_more_in_one_unit(angle):
+    points = np.linspace(-8, 9, 801)
+    x, y = np.meshgrid(points, points)
+
+    def density(a, b):
+        return np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) / (2 * math.pi)
+
     c, s = math.cos(angle), math.sin(angle)
     unit = 0.81 * density(0, 0) + 0.09 * (density(1, 0) + density(c, s)) + 0.01 * density(1 + c, s)
-    exact = hockey_sticks(unit, density(0, 0), CELL)
+    exact = hockey_sticks(unit, density(0, 0), (points[1] - points[0]) ** 2)
     bounds = privacy_profile([sampled(max_records_per_unit=2)], EPSILONS, "tight")
     assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
 
@@ -150,6 +153,21 @@ def test_the_loss_distribution_of_a_gaussian_is_just_above_the_exact_one(sigma, 
     steps = event_pld(sampled(sampling_probability=1.0, noise_multiplier=sigma, steps=count), DELTA)
     for reading in (pld_epsilon(pld, DELTA), pld_epsilon(steps, DELTA)):
         assert exact <= reading <= exact * (1 + 1e-4)
+
+
+def test_our_mixture_of_shifts_is_the_one_of_the_library():
+    shifts, chances = [0.0, 1.0, 2.5], [0.7, 0.2, 0.1]
+    ours = mixture_pld(2.0, np.array(shifts), np.array(chances), 0.01)
+    library = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        2.0, shifts, chances, value_discretization_interval=0.01
+    )
+    for epsilon in EPSILONS:
+        for name in ("_pmf_remove", "_pmf_add"):
+            mine, theirs = getattr(ours, name), getattr(library, name)
+            expected = theirs.get_delta_for_epsilon(epsilon)
+            assert mine.get_delta_for_epsilon(epsilon) == pytest.approx(
+                expected, rel=1e-6, abs=1e-15
+            )
 
 
 @given(
@@ -250,3 +268,18 @@ def test_a_unit_of_several_records_is_group_privacy():
         assert epsilon_of([group], DELTA, accountant) == pytest.approx(
             epsilon_of([single], DELTA, accountant), rel=1e-9
         )
+
+
+def test_every_kind_of_event_together_lies_between_its_parts_and_their_sum():
+    events = [
+        GaussianEvent(noise_multiplier=8.0),
+        DiscreteLaplaceEvent(scale=20.0),
+        PureEvent(epsilon=0.02, count=30),
+        BoundedRangeEvent(eta=0.1, count=40),
+        sampled(noise_multiplier=2.0, steps=40),
+    ]
+    whole = epsilon_of(events, DELTA, "tight")
+    parts = [epsilon_of([event], DELTA / len(events), "tight") for event in events]
+    assert max(epsilon_of([event], DELTA, "tight") for event in events) <= whole <= sum(parts)
+    assert whole <= epsilon_of(events, DELTA, "zcdp")
+    assert whole == epsilon_of(events[::-1], DELTA, "tight")

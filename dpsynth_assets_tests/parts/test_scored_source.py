@@ -14,7 +14,7 @@ from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.sensitive import store as sensitive_store
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import SPLITS, read_part
-from dpsynth_assets.sensitive.scored_source import sampled_source
+from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
 from dpsynth_assets_tests.stored import (
@@ -61,6 +61,11 @@ def stores(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sensitive_store, "read_whole", joins_held_out_alone)
     return whole, parted
+
+
+def source_of(store, **settings):
+    private = store.counted_internal("letters", purpose="internal evaluation", with_embeddings=True)
+    return ScoredSource(private=private, **settings)
 
 
 @pytest.mark.parametrize("rows", [1, 50, 10_000])
@@ -118,6 +123,23 @@ def test_another_record_is_another_version(stores):
     versions = [version(lambda some: some), version(moved), version(labelled)]
     assert versions[0] == version(lambda some: some)
     assert len(set(versions)) == 3
+
+
+def test_copies_are_counted_alike_in_parts_and_whole(stores):
+    from dpsynth_assets.attacks.overlap import word_blocks
+
+    texts = stores[0].read_for_scoring("letters", "source")[0]["text"].to_list()
+    (block,) = word_blocks([*texts[::5], LONG])
+    features = np.concatenate([embedded(texts[:20]), embedded([LONG])])
+    whole, parted = map(source_of, stores)
+    for words in (1, 2, 5):
+        candidates = np.unique(block.spans(words)[0])
+        counted = whole.span_holders(candidates, words)
+        assert counted.max() > 0
+        assert np.array_equal(parted.span_holders(candidates, words), counted)
+    close = whole.close_records(features, 0.95)
+    assert (close[:20] > 0).all()
+    assert np.array_equal(parted.close_records(features, 0.95), close)
 
 
 def with_span(folder, units):

@@ -7,6 +7,7 @@ import pytest
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
     adaptive_profiles,
+    bounded_range_epsilon,
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -113,6 +114,17 @@ def test_two_draws_are_at_least_the_best_fixed_pair():
         )
         best = max(best, total)
     assert best <= upper <= best * 1.05
+
+
+def test_fifty_draws_cost_the_reference_epsilon():
+    # 3.0703125 upper, 3.0625 lower: independent implementation of the same recursion.
+    assert bounded_range_epsilon(0.1875, 50, 1e-6) == pytest.approx(3.0703125, abs=1e-9)
+    lower = bounded_range_epsilon(0.1875, 50, 1e-6, upper=False)
+    assert 3.0703125 - 0.02 <= lower <= 3.0703125
+
+
+def test_no_draw_costs_nothing():
+    assert bounded_range_epsilon(0.1875, 0, 1e-6) == 0.0
 
 
 def test_huge_blocks_are_declared_unaffordable():

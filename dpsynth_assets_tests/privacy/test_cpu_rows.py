@@ -45,6 +45,15 @@ def test_sums_of_units_equal_those_of_the_tensor_form_to_the_last_unit(block_ent
             assert used == rows
 
 
+def test_rows_without_a_finite_maximum_add_nothing(block_entries):
+    logits = spread_logits(9, 3.0)
+    clean, _ = units_of(logits[[0, 2, 3, 5, 6, 7]], None, slice(0, 6))
+    logits[1, 4], logits[4, 9], logits[8] = np.nan, np.inf, -np.inf
+    units, used = units_of(logits, None, slice(0, 9))
+    assert used == 6
+    assert units.tolist() == clean.tolist()
+
+
 def test_an_infinite_logit_below_is_the_floor():
     logits = np.array([[1.0, -np.inf, 0.5]], dtype=np.float32)
     units, _ = units_of(logits, None, slice(0, 1))
@@ -103,6 +112,15 @@ def test_a_single_batch_is_done_where_no_operation_is_shared(threads):
     here = threading.get_ident()
     (found,) = map_on_cpu_threads(lambda _: threading.get_ident(), [1], entries=1 << 20)
     assert found != here
+
+
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_a_map_within_a_map_stays_in_its_thread(threads):
+    def inner(_):
+        return map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries=1 << 20)
+
+    for seen in map_on_cpu_threads(inner, [1, 2, 3], entries=1 << 20):
+        assert len(set(seen)) == 1
 
 
 def test_only_float32_on_a_cpu_is_plain():

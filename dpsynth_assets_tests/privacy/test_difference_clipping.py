@@ -61,6 +61,15 @@ def test_records_that_agree_with_the_public_prompt_change_nothing():
     torch.testing.assert_close(none, seven, atol=1e-5, rtol=0)
 
 
+def test_token_that_a_record_forbids_loses_no_more_than_the_bound():
+    public = torch.zeros(VOCABULARY)
+    row = torch.zeros(1, VOCABULARY)
+    row[0, 7] = -math.inf
+    scores = mechanism().private_scores(row, public, torch.arange(1), EVERY)
+    assert torch.isfinite(scores).all()
+    assert float(scores[0] - scores[7]) == pytest.approx(1.0 / (4 * 1.2), abs=1e-2)
+
+
 # Support
 
 

@@ -20,6 +20,7 @@ from dpsynth_assets_tests.privacy import dp_sgd_cases
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 FALSE_ALARM = 1e-9
+MARGIN = Products.NATIVE.clip_margin
 SAMPLING = {"sampling_probability": 0.25, "noise_multiplier": 1.5, "steps": 4}
 WIDTHS = [6, 1, 5]
 
@@ -35,6 +36,12 @@ def gradients(rows, seed=0):
 def stack(tensors):
     """(B, P) float64 of per-record gradients, or (P,) of one gradient."""
     return torch.cat([each.double() for each in tensors], dim=-1).numpy()
+
+
+def clipped_sum(per_record, bound):
+    """The sum in plain NumPy, without margin."""
+    norms = np.linalg.norm(per_record, axis=1, keepdims=True)
+    return (per_record * np.minimum(1.0, bound / norms)).sum(axis=0)
 
 
 @pytest.mark.parametrize("relation", list(NeighboringRelation))
@@ -92,6 +99,28 @@ def test_batch_sizes_are_binomial_and_records_independent():
         assert stats.binomtest(int(share), draws, chance).pvalue > FALSE_ALARM
 
 
+def test_gradient_is_the_clipped_sum_over_a_fixed_number(noiseless):
+    tested = mechanism(sampling_probability=1.0)
+    for batch in tested.batches(7):
+        per_record = gradients(len(batch))
+        released = private_gradient(tested, per_record)
+        expected = clipped_sum(stack(per_record), 2.0 * (1 - MARGIN)) / 5.0
+        np.testing.assert_allclose(stack(released), expected, rtol=2e-6, atol=2e-6)
+    assert set(noiseless) == {1.5 * 2.0}
+
+
+@pytest.mark.statistical
+def test_noise_has_the_stated_deviation_in_every_parameter():
+    tested = mechanism(sampling_probability=1.0)
+    next(tested.batches(2))
+    released = private_gradient(tested, [torch.zeros(2, 3_000), torch.zeros(2, 3_000)])
+    for each in released:
+        drawn = each.flatten().double().numpy() * 5.0
+        assert stats.kstest(drawn, "norm", args=(0, 3.0)).pvalue > FALSE_ALARM
+        share = stats.chi2.cdf((drawn**2).sum() / 9.0, drawn.size)
+        assert min(share, 1 - share) > FALSE_ALARM
+
+
 def test_more_gradients_than_batches_are_refused():
     tested = mechanism(sampling_probability=1.0)
     with pytest.raises(UnaccountedReleaseError, match="Draw a batch"):
@@ -122,6 +151,13 @@ def test_clipped_sum_moves_by_at_most_the_bound_when_a_record_goes(seed, rest, r
     mine = torch.tensor([record], dtype=torch.float32)
     moved = private_sum(torch.cat([others, mine])) - private_sum(others)
     assert np.linalg.norm(moved) <= 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ADVERSARIAL, min_size=24, max_size=24))
+def test_clipped_sum_moves_by_at_most_twice_the_bound_when_a_record_is_replaced(records):
+    pair = torch.tensor(records, dtype=torch.float32).reshape(2, 12)
+    assert np.linalg.norm(private_sum(pair[:1]) - private_sum(pair[1:])) <= 2.0
 
 
 def private_sum(rows, bound=1.0):

@@ -87,6 +87,11 @@ def test_a_pass_without_rows_and_rows_without_a_name_are_refused():
 # What the bound is held against
 
 
+def test_one_pass_for_all_rows_is_noticed():
+    keys = [row_key(row) for row in range(300)]
+    assert len(disturbed(keys, keys[:-1], 300)) == 299
+
+
 def test_passes_cut_in_order_are_noticed():
     # Every row behind the one that goes moves up into another pass.
     def cut(rows):

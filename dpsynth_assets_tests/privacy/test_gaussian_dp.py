@@ -16,6 +16,11 @@ MUS = st.floats(1e-3, 30.0)
 DELTAS = st.floats(1e-15, 0.3)
 
 
+def test_appendix_d_of_amin_2024_is_reproduced():
+    # A mean of 250 probability vectors at ε = 0.04, δ = 1e-6: printed 0.34.
+    assert 1 / 250 / gaussian_mu(0.04, 1e-6) == pytest.approx(0.3409394, abs=1e-6)
+
+
 @given(MUS, st.floats(0.0, 50.0))
 def test_delta_is_the_area_between_two_normal_densities(mu, epsilon):
     # Second route: Φ(a) − e^ε Φ(b) in 60 digits.
@@ -41,6 +46,13 @@ def test_mu_is_rounded_down_and_turns_epsilon_back(epsilon, delta):
     mu = gaussian_mu(epsilon, delta)
     assert gaussian_delta(mu, epsilon) <= delta < gaussian_delta(mu * (1 + 1e-6), epsilon)
     assert gaussian_epsilon(mu, delta) <= epsilon * (1 + 1e-12)
+
+
+@given(MUS, MUS, DELTAS)
+def test_epsilon_grows_with_mu_and_falls_with_delta(first, second, delta):
+    low, high = sorted([first, second])
+    assert gaussian_epsilon(low, delta) <= gaussian_epsilon(high, delta)
+    assert gaussian_epsilon(high, delta) >= gaussian_epsilon(high, min(0.9, 2 * delta))
 
 
 @given(st.lists(MUS, max_size=5))

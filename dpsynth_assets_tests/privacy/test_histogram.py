@@ -47,12 +47,11 @@ def test_events_state_noise_relative_to_the_sensitivity(relation, l1, l2):
 
 
 def test_release_carries_its_cost_and_every_bin():
-    planned = NoisyHistogram(noise="laplace", scale=2.0, relation=ADD_REMOVE)
-    release = planned.release([5, 0, 7])
+    release = NoisyHistogram(noise="laplace", scale=2.0, relation=ADD_REMOVE).release([5, 0, 7])
     assert release.value.shape == (3,)
     assert release.value.dtype == np.int64
     assert release.cost.guarantee is GuaranteeType.DP
-    assert release.cost.event == planned.event() == DiscreteLaplaceEvent(scale=2.0)
+    assert release.cost.event == DiscreteLaplaceEvent(scale=2.0)
 
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
@@ -96,3 +95,12 @@ def test_settings_outside_their_domain_are_refused(noise, scale):
         NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE).event()
     with pytest.raises(ValueError, match="Expected"):
         NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE)
+
+
+def test_a_histogram_costs_what_it_was_planned_at():
+    planned = NoisyHistogram(
+        noise="gaussian", scale=2.0, relation=REPLACE_ONE, max_records_per_unit=3
+    )
+    released = planned.release(np.array([4, 0]))
+    assert released.value.shape == (2,)
+    assert released.cost.event == planned.event() == NoisyHistogram(**vars(planned)).event()

@@ -11,7 +11,7 @@ from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.chain import entry_hash, verify_chain
 from dpsynth_assets.privacy.ledger.database import TABLE
-from dpsynth_assets.privacy.ledger.export import to_json
+from dpsynth_assets.privacy.ledger.export import to_csv, to_json
 from dpsynth_assets_tests.privacy.ledger_cases import (
     edit,
     make_request,
@@ -31,9 +31,20 @@ def ledger(tmp_path):
     return ledger
 
 
+def test_an_untouched_ledger_verifies(ledger):
+    report = ledger.verify()
+    assert (report.ok, report.entries, report.head) == (True, 6, ledger.head())
+
+
 def test_an_empty_ledger_verifies(tmp_path):
     report = Ledger(sqlite_url(tmp_path)).verify(GENESIS)
     assert (report.ok, report.entries, report.head) == (True, 0, GENESIS)
+
+
+def test_a_witnessed_head_stays_valid_as_the_ledger_grows(ledger):
+    witness = ledger.head()
+    release(ledger, make_terms(epsilon=20.0), release="4")
+    assert ledger.verify(witness).ok
 
 
 def test_missing_triggers_are_found(tmp_path, ledger):
@@ -64,6 +75,12 @@ def test_an_export_in_json_restores_entries_and_verifies_alone(ledger):
     entries = [LedgerEntry(**fields) for fields in json.loads(to_json(ledger.entries()))]
     assert entries == ledger.entries()
     assert verify_chain(entries, ledger.head()).ok
+
+
+def test_an_export_in_csv_has_every_column_of_every_entry(ledger):
+    lines = to_csv(ledger.entries()).splitlines()
+    assert lines[0].split(",") == list(LedgerEntry._fields)
+    assert len(lines) == 7
 
 
 TEXTS = st.none() | st.text()

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
     ComposedEvent,
@@ -181,6 +181,18 @@ def test_a_disk_that_takes_none_is_no_failure(place):
     nowhere = Checkpoint(place / "no folder", sqlite_url(place))
     assert Ledger(sqlite_url(place), checkpoint=nowhere)._refreshed() == replayed(place)
     assert nowhere.load() is None
+
+
+def test_budgets_are_kept_across_checkpoints(place):
+    terms = make_terms(epsilon=16.0)
+    for number in range(100):
+        try:
+            release(opened(place), terms, release=str(number))
+        except BudgetExceededError:
+            break
+    spent = Ledger(sqlite_url(place)).spend("tickets").epsilon
+    assert 14.0 < spent <= 16.0
+    assert kept(place).load() is not None
 
 
 def test_the_format_is_raised_with_what_accounts_hold():

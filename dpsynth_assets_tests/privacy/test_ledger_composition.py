@@ -39,6 +39,10 @@ def ex_post_request(**changes):
 def test_the_first_charge_of_a_fixed_plan_charges_all_of_it(ledger):
     ledger.reserve(planned(HISTOGRAM), tight(), PLAN)
     assert ledger.spend("tickets").epsilon == epsilon_of(EVENTS, DELTA, "tight")
+
+
+def test_the_rest_of_the_plan_costs_nothing_more(ledger):
+    ledger.reserve(planned(HISTOGRAM), tight(), PLAN)
     told = ledger.preview(planned(CORPUS), tight(), PLAN)
     assert told.total_epsilon == told.spent_epsilon
     ledger.reserve(planned(CORPUS), tight(), PLAN)
@@ -81,7 +85,6 @@ def test_another_plan_is_refused_and_the_same_in_another_order_is_not(ledger):
     [planned(CORPUS, release="2"), make_request(asset=HISTOGRAM.asset, event=HALF_RHO)],
 )
 def test_a_release_outside_the_plan_is_refused(ledger, request_outside):
-    assert "planned release" in ledger.preview(request_outside, tight(), [HISTOGRAM]).refusal
     with pytest.raises(PlanChangedError, match="Expected a planned release"):
         ledger.reserve(request_outside, tight(), [HISTOGRAM])
 
@@ -107,6 +110,12 @@ def test_a_cohort_may_leave_its_plan_for_the_filter(ledger):
     assert spend.accountant == "zcdp"
     assert spend.epsilon == zcdp_epsilon(float(spend.rho), DELTA)
     assert spend.rho >= HISTOGRAM.event.rho + Fraction(1, 2)
+
+
+def test_a_preview_tells_a_changed_plan_without_raising(ledger):
+    told = ledger.preview(planned(CORPUS), tight(), [HISTOGRAM])
+    assert not told.admitted
+    assert "Expected a planned release" in told.refusal
 
 
 def test_an_ex_post_release_must_be_accepted(ledger):

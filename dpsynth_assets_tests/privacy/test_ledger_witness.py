@@ -160,6 +160,11 @@ def test_nothing_is_accepted_where_nothing_is_missing(place):
     assert "nothing is missing" in refused.output
 
 
+def test_a_reason_is_needed(place):
+    place.unlink()
+    assert command("accept", "--because", " ", "--yes").exit_code != 0
+
+
 def test_verify_names_what_is_missing(place, tmp_path):
     copy = shutil.copy(place, tmp_path / "copy.sqlite")
     charge("2")

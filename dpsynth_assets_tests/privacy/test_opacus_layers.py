@@ -10,7 +10,9 @@ from dpsynth_assets.privacy.per_example import (
     PerExampleGradients,
     Products,
     opacus_layers,
+    support,
 )
+from dpsynth_assets.privacy.per_example.support import ModuleKind
 from dpsynth_assets_tests.privacy.small_models import (
     VOCABULARY,
     clipped_sum,
@@ -134,6 +136,17 @@ def test_clipped_sums_are_those_of_autograd_one_record_at_a_time(name, products)
         torch.testing.assert_close(alone, gradients[row], rtol=1e-4, atol=1e-6)
     whole = clipped(model, [list(range(BATCH))], HUGE, products)
     torch.testing.assert_close(whole, gradients.sum(dim=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("products", Products)
+def test_opacus_gives_our_gradients_of_a_model_that_both_know(products, monkeypatch):
+    model = small("Llama", tie_word_embeddings=False)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    ours = clipped(model, [[0, 1, 2], [3, 4]], HUGE, products)
+    monkeypatch.setattr(support, "kind_of", lambda _: ModuleKind.OPACUS)
+    assert len(opacus_layers(model)) > 10
+    theirs = clipped(model, [[0, 1, 2], [3, 4]], HUGE, products)
+    assert (theirs - ours).norm() < 1e-6 * ours.norm()
 
 
 @pytest.mark.parametrize("name", MODELS)

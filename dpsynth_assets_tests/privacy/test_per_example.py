@@ -413,6 +413,13 @@ def test_statistics_that_are_read_and_not_written_are_none_of_its_traces():
     summed(nn.Sequential(nn.Linear(3, 3), norm).eval())
 
 
+def test_losses_must_be_one_for_each_example():
+    model = nn.Linear(3, 1)
+    part = LossOfPart(4, lambda model: model(torch.ones(4, 3)).mean())
+    with pytest.raises(ValueError, match="one loss for each of 4"):
+        PerExampleGradients(model).private_clipped_sums([part], 1.0)
+
+
 # Arithmetic
 
 

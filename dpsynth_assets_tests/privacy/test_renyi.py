@@ -8,15 +8,21 @@ from dpsynth_assets.privacy.events import (
     ComposedEvent,
     DiscreteLaplaceEvent,
     GaussianEvent,
+    MixtureGaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
 )
 from dpsynth_assets.privacy.renyi import (
+    ORDERS,
     delta_at_order,
     epsilon_at_order,
     filter_order,
     is_zcdp,
     renyi_divergence,
+    renyi_epsilon,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_epsilon_closed_form,
     zcdp_rho,
 )
 
@@ -151,6 +157,17 @@ def test_conversion_at_an_order_is_rounded_up_and_turns_back(divergence, order, 
         assert delta_at_order(divergence, order, 0.99 * epsilon) >= delta * (1 - 1e-9)
 
 
+@given(st.floats(1e-5, 20.0), st.floats(1e-12, 0.1))
+@settings(max_examples=40, deadline=None)
+def test_the_best_order_gives_the_zcdp_conversion(rho, delta):
+    best = min(epsilon_at_order(order * rho, order, delta) for order in ORDERS)
+    exact = zcdp_epsilon(rho, delta)
+    assert exact <= best * (1 + 1e-9)
+    assert exact <= zcdp_epsilon_closed_form(rho, delta)
+    if exact > 0.05:
+        assert best <= 1.02 * exact
+
+
 @given(st.floats(0.01, 30.0), st.floats(1e-12, 0.01))
 @settings(max_examples=40, deadline=None)
 def test_at_the_order_of_a_budget_zcdp_releases_fill_it_exactly(budget, delta):
@@ -159,6 +176,33 @@ def test_at_the_order_of_a_budget_zcdp_releases_fill_it_exactly(budget, delta):
     assert epsilon_at_order(order * rho, order, delta) == pytest.approx(budget, rel=1e-9)
     assert epsilon_at_order(order * rho * 1.001, order, delta) > budget
     assert epsilon_at_order(order * rho * 0.999, order, delta) < budget
+
+
+def test_theorem_1_of_amin_2024_is_reproduced_in_both_forms():
+    # (r, s, τ, threshold noise) -> first form, closed form; c = 10, δ = 1e-6.
+    printed = {
+        (100, 255, 2.0, 0.2): (2.096275304, 2.400810996),
+        (100, 1023, 1.5, None): (0.272799984, 0.344679418),
+        (500, 255, 2.0, 0.2): (5.105934669, 5.634037106),
+        (500, 1023, 1.5, None): (0.641846307, 0.776596502),
+    }
+    for (count, size, temperature, noise), (first, closed) in printed.items():
+        rho = 0.5 * (10 / (size * temperature)) ** 2 + (2 / (size * noise) ** 2 if noise else 0)
+        assert zcdp_epsilon(count * rho, 1e-6) == pytest.approx(first, abs=1e-6)
+        assert zcdp_epsilon_closed_form(count * rho, 1e-6) == pytest.approx(closed, abs=1e-6)
+    rho = 500 * (0.5 * (10 / 510) ** 2 + 2 / 51**2)
+    assert zcdp_delta(rho, 3.0) == pytest.approx(0.004148039589, rel=1e-6)
+
+
+def test_nothing_released_costs_nothing():
+    assert renyi_epsilon([], 1e-6) == 0.0
+    assert epsilon_at_order(0.0, 2.0, 1e-6) == 0.0
+
+
+def test_protection_of_secrets_is_refused():
+    secret = MixtureGaussianEvent(noise_std=1.0, shifts=(0.0, 1.0), probabilities=(0.9, 0.1))
+    with pytest.raises(ValueError, match="secret"):
+        renyi_divergence(secret, 2.0)
 
 
 @pytest.mark.parametrize("order", [1.0, 0.5, math.nan])

@@ -13,6 +13,7 @@ from dpsynth_assets.privacy.secret_noise import SecretSampling
 CENTRES = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
 COUNTS = np.array([10.0, 20.0, 30.0])
 EVERYBODY = SecretSampling.capped(probability=1.0, max_occurrences=2)
+NOBODY = SecretSampling.capped(probability=0.0, max_occurrences=2)
 QUIET = 1e-6
 
 
@@ -61,6 +62,11 @@ def test_statistics_do_not_depend_on_how_records_are_blocked(monkeypatch):
     assert (clustering()._statistics.of(private) == whole).all()
 
 
+def test_nobody_is_read_where_nobody_is_sampled():
+    clusters = clustering(sampling=NOBODY, noise_std=QUIET).release(np.ones((1000, 2))).value
+    assert clusters.counts == pytest.approx(COUNTS, abs=1e-4)
+
+
 @pytest.mark.statistical
 def test_records_are_sampled_independently_with_their_own_probability():
     # False alarm: seven standard deviations of a binomial, below 1e-11 a side.
@@ -71,6 +77,16 @@ def test_records_are_sampled_independently_with_their_own_probability():
     assert counts[0] == pytest.approx(0, abs=1e-3)
     assert abs(counts[1] - 2000) < 7 * np.sqrt(1600)
     assert counts[2] == pytest.approx(10_000, abs=1e-3)
+
+
+@pytest.mark.statistical
+def test_rounds_draw_fresh_samples():
+    # Sums of two samples agree to 1e-3 in all six coordinates with probability below 1e-15.
+    half = SecretSampling.capped(probability=0.5, max_occurrences=1)
+    mechanism = clustering(sampling=half, noise_std=QUIET)
+    private = np.random.default_rng(2).uniform(-0.7, 0.7, size=(400, 2))
+    first, second = (mechanism.release(private).value for _ in range(2))
+    assert not np.allclose(first.centres, second.centres, atol=1e-5)
 
 
 def test_every_release_carries_one_round_of_the_planned_event():

@@ -39,6 +39,23 @@ def rounds(event, steps):
 # ------------------------------------------------------------------------------- closed forms
 
 
+@pytest.mark.parametrize(
+    ("posterior", "mu", "both_released", "substituted"),
+    [
+        (2e-4, 0.17893268624953373, 0.0002641636148670301, 0.0003880917365056691),
+        (1e-3, 0.6287841792878957, 0.002328991100037925, 0.006918870322069837),
+        (5e-3, 1.1431871819068085, 0.017763254178617238, 0.07598006886761777),
+    ],
+)
+def test_gaussian_budgets_and_what_comes_of_spending_them_twice(
+    posterior, mu, both_released, substituted
+):
+    assert gaussian_budget(PRIOR, posterior) == pytest.approx(mu, abs=1e-9)
+    assert gaussian_posterior(mu, PRIOR) == pytest.approx(posterior, abs=1e-9)
+    assert gaussian_posterior(math.sqrt(2) * mu, PRIOR) == pytest.approx(both_released, abs=1e-9)
+    assert gaussian_posterior(2 * mu, PRIOR) == pytest.approx(substituted, abs=1e-9)
+
+
 @settings(deadline=None)
 @given(st.floats(1e-9, 0.5), st.floats(1.001, 1e6))
 def test_the_budget_never_exceeds_its_posterior_and_wastes_nothing(prior, ratio):
@@ -46,6 +63,24 @@ def test_the_budget_never_exceeds_its_posterior_and_wastes_nothing(prior, ratio)
     mu = gaussian_budget(prior, posterior)
     spent = gaussian_posterior(mu, prior)
     assert posterior * (1 - 1e-9) <= spent <= posterior
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "prior", "reference", "pairwise", "lemma"),
+    [
+        (math.log(10), 0.0, 0.01, 0.1, 0.09174311926605505, 0.09174311926605505),
+        (math.log(10), 1e-5, 0.01, 0.10001, 0.09175220183486239, 0.0923203535136058),
+        (3.0, 1e-3, 0.05, 0.9527520721188971, 0.5143727963286737, 0.5209143714989839),
+        (1.0, 0.01, 1e-4, 0.010271828182845905, 0.010269063668296254, 0.010371727136933757),
+    ],
+)
+def test_bounds_from_approximate_dp(epsilon, delta, prior, reference, pairwise, lemma):
+    found = posterior_of_dp(epsilon, delta, prior, adjacency="reference")
+    assert found == pytest.approx(reference, abs=1e-9)
+    assert found >= reference * (1 - 1e-14)
+    among = posterior_of_dp(epsilon, delta, prior, adjacency="pairwise")
+    assert among == pytest.approx(pairwise, abs=1e-9)
+    assert among <= max(lemma, reference)
 
 
 @settings(deadline=None)
@@ -65,6 +100,15 @@ def test_bounds_from_dp_are_probabilities_above_the_prior(epsilon, delta, prior)
 
 
 # ------------------------------------------------------------------------------- compositions
+
+
+def test_posteriors_do_not_add_up():
+    # Each release alone leaves r = 50 p; together they exceed the sum that Theorem 3 promises.
+    event = GaussianEvent(noise_multiplier=1 / gaussian_budget(PRIOR, 0.005))
+    assert posterior_of_events([event], PRIOR) == pytest.approx(0.005, abs=1e-9)
+    together = posterior_of_events([event, event], PRIOR)
+    assert together == pytest.approx(0.017763254178617238, abs=1e-9)
+    assert together > 2 * 0.005
 
 
 @pytest.mark.parametrize("posterior", [2e-4, 5e-3, 0.3])

@@ -153,6 +153,12 @@ def test_the_draw_is_as_good_at_the_ends_of_the_uniform():
         assert tokens_from_words(row, 1, lambda _, words=later: np.uint64(next(words)))[0] == token
 
 
+def test_tokens_without_weight_are_never_drawn():
+    rows = torch.full((500, 6), -torch.inf, dtype=torch.float64)
+    rows[:, 1], rows[:, 4] = 0.0, -0.5
+    assert set(draw_tokens(rows).tolist()) == {1, 4}
+
+
 def test_rows_are_drawn_from_their_own_law_in_blocks(monkeypatch):
     monkeypatch.setattr(clipping, "CACHED_ENTRIES", 20)
     rows = torch.full((37, 8), -50.0, dtype=torch.float64)
@@ -172,6 +178,18 @@ def test_scores_without_a_law_are_refused_without_showing_them(bad):
     assert "4177" not in str(refusal.value)
     with pytest.raises(ValueError, match="finite"):
         draw_tokens(torch.full((1, 3), -torch.inf, dtype=torch.float64))
+
+
+def test_one_uniform_of_53_bits_is_noticed():
+    # How tokens were drawn before: the rare token's cell is empty.
+    scores = np.array([0.0, -40.0, -1.0])
+    reached = np.cumsum(np.exp(scores))
+    edges = cells(scores.tolist(), 1)
+    middle = (Fraction(edges[1]) + Fraction(edges[2])) / 2
+    for nudge in (-1, 0, 1):
+        uniform = (int(middle * 2**53) + nudge + 0.5) * 2.0**-53
+        assert np.searchsorted(reached, uniform * reached[-1], side="right") != 1
+    assert token_at(scores.tolist(), 1, middle) == 1
 
 
 def test_a_word_is_asked_for_each_row_and_more_only_where_one_does_not_decide():

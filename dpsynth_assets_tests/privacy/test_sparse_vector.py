@@ -15,7 +15,11 @@ from dpsynth_assets.privacy.sparse_vector import (
     PublicTokenTest,
     draw_public_tokens,
 )
-from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import (
+    MeanTokenMechanism,
+    NextLogits,
+    PrivateTokenMeter,
+)
 from dpsynth_assets_tests.privacy.batched import VOCABULARY, batched, batches
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 
@@ -125,6 +129,30 @@ def test_numerical_slack_is_charged():
     free = public_test().epsilon
     assert public_test(logit_slack=0.01).epsilon == pytest.approx(free * (1 + 4 * 4 * 0.01))
     assert public_test(batches_per_pass=32).epsilon == free  # no slack: nothing moves elsewhere
+
+
+@pytest.mark.parametrize(
+    ("size", "temperature", "sigma", "rho", "share"),
+    [
+        (255, 2.0, 0.1, 0.00326797385620915, 0.0588),
+        (255, 2.0, 0.2, 0.000961168781237985, 0.2),
+        (1023, 2.0, 0.3, 3.31784615832167e-05, 0.36),
+        (127, 1.5, 0.2, 0.00447778673335124, 0.3077),
+        (2047, 1.5, 0.3, 1.06067369060695e-05, 0.5),
+    ],
+)
+def test_one_private_token_costs_what_theorem_one_says(size, temperature, sigma, rho, share):
+    # r (c²/(2 s² τ²) + 2/(s σ)²) at r = 1, c = 10: settings of the paper's Table 7.
+    token = batched(
+        MeanTokenMechanism,
+        clip_bound=10.0,
+        temperature=temperature,
+        expected_batch_size=size,
+        relation=NeighboringRelation.ADD_REMOVE,
+    ).event(1)
+    asked = public_test(expected_batch_size=size, noise_scale=sigma).event(1)
+    assert float(token.rho + asked.rho) == pytest.approx(rho, rel=1e-9)
+    assert float(token.rho / (token.rho + asked.rho)) == pytest.approx(share, abs=1e-3)
 
 
 @pytest.mark.parametrize(
