@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
-
-if TYPE_CHECKING:
-    pass
 
 BLOCK_ENTRIES = 1 << 21
 """Entries of one (r, m, C) block of neighbours' contexts: 16 MiB."""

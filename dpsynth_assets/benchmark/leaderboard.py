@@ -252,7 +252,7 @@ def _verdicts(
         "notes": [
             *notes,
             interval_rule("seeds and rows" if seeds > 1 else "rows"),
-            smallest_decided(tables.values()),
+            *filter(None, [smallest_decided(tables.values())]),
         ],
     }
 

@@ -220,11 +220,17 @@ def private_sources(spec: BenchmarkSpec, file: Path) -> Iterator[Problem]:
     Scores of a benchmark are shown without noise: private records have no place in it. A copy of
     such records under another name is found when it is read (`running.DatasetBench.cohort`).
     """
-    for name, each in spec.datasets.items():
-        for field, path in (("path", each.path), ("documents", each.documents)):
-            for _, got, remedy in private_files([] if path is None else [Path(path)]):
-                place, expected = f"datasets.{name}.{field}", "records that anyone may read"
-                yield Problem(place, expected, got, remedy, file=str(file))
+    places = [
+        (f"datasets.{name}.{field}", Path(path))
+        for name, each in spec.datasets.items()
+        for field, path in (("path", each.path), ("documents", each.documents))
+        if path is not None
+    ]
+    private = {path: said for path, *said in private_files({path for _, path in places})}
+    for place, path in places:
+        if path in private:
+            got, remedy = private[path]
+            yield Problem(place, "records that anyone may read", got, remedy, file=str(file))
 
 
 def _parsed(path: Path) -> list[BenchmarkSpec | Problem]:

@@ -39,7 +39,7 @@ class EncoderSpec(Declaration):
 class NextWordShape(Declaration):
     """Size of the next-word model."""
 
-    vocabulary: int = Field(4096, ge=3000, le=30_000)
+    vocabulary: int = Field(4096, ge=3000, le=30_522)
     """Word pieces of BERT, most frequent first."""
     width: int = Field(96, ge=16, le=4096)
     """Hidden width d; a multiple of 2 x `heads`."""

@@ -157,15 +157,15 @@ def smallest_decided(tables: Iterable[Mapping[str, Estimates]]) -> str:
     errors = law.inv_cdf((1.0 + COVERAGE) / 2.0) + law.inv_cdf(POWER)
     for name, metric in compared().items():
         pairs = [pair for corpora in known for pair in compare_all(name, corpora)]
-        if pairs:
-            wide = np.median([pair.high - pair.low for pair in pairs])
+        wide = np.median([pair.high - pair.low for pair in pairs]) if pairs else 0.0
+        if wide > 0:
             standard_error = wide / (2.0 * law.inv_cdf((1.0 + COVERAGE) / 2.0))
             told.append(f"{metric.title} {errors * standard_error:{metric.form}}")
     if not told:
         return ""
     return (
         f"With this many rows and seeds, a true difference of {', '.join(told)} is decided "
-        f"{POWER:.0%} of the time; half of it needs four times as many."
+        f"{100 * POWER:.0f} % of the time; half of it needs four times as many."
     )
 
 

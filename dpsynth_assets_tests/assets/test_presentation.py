@@ -46,7 +46,7 @@ def test_a_citation_is_linked_once():
 
 def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
     expected = {
-        "tickets/mean_clustered/candidate_corpus": ("mean.py", "class MeanClustered"),
+        "tickets/mean_clustered/candidate_corpus": ("aggregates.py", "class MeanClustered"),
         "feedback/aug_pe/corpus": ("aug_pe.py", "class AugPe"),
         "savings/ctcl/finetuned_generator": ("generation.py", "class Ctcl"),
         "tickets/shared/cluster_histogram": (

@@ -11,6 +11,7 @@ from dpsynth_assets.privacy.events import (
     event_to_json,
     is_post_processing,
 )
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import PlannedRelease
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
@@ -70,6 +71,14 @@ def test_rows_are_free_after_a_fixed_plan_changed(ledger):
     assert ledger.verify().ok
     with pytest.raises(PlanChangedError, match=r"zcdp.*counts ε="):
         ledger.reserve(make_request(asset=STAGE, event=EVENT, release="2"), terms, [*PLAN, *PLAN])
+
+
+def test_an_ex_post_release_is_no_free_row_of_a_changed_plan(ledger):
+    terms = make_terms(accountant="tight", accepts_ex_post=True)
+    pay(ledger, terms, asset=STAGE, event=EVENT)
+    drawn = make_request(asset=CORPUS, event=None, guarantee=GuaranteeType.EX_POST)
+    with pytest.raises(PlanChangedError):
+        ledger.reserve(drawn, terms, [*PLAN, PlannedRelease(asset=CORPUS, event=None)])
 
 
 def test_rows_keep_a_cohort_on_its_fixed_plan(ledger):

@@ -173,7 +173,7 @@ def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
 
 
 def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
-    """The fastest kernel that this processor computes exactly; tried once a process.
+    """The first kernel, fastest first, that this processor computes exactly; tried once a process.
 
     Which one it is changes no bit of a result.
 

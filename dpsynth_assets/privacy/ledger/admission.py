@@ -406,7 +406,7 @@ def pinned_plan(
             "was charged without a plan already. Set `accountant: zcdp` in the dataset file."
         )
     plan_json = plan_to_json(plan)
-    if request.event is None or is_post_processing(request.event):
+    if request.event is not None and is_post_processing(request.event):
         return account.plan_json or plan_json  # Free rows may follow from any paid release.
     if not account.keeps_to(plan_json):
         raise _plan_changed(
@@ -415,6 +415,8 @@ def pinned_plan(
             "the plan of the first charge, got another one, and a fixed plan may not depend on its "
             "own releases",
         )
+    if request.event is None:
+        return plan_json  # An ex-post release has no event that a plan could hold.
     if (request.asset, request.event_json) not in plan_copies(plan_json):
         raise _plan_changed(
             account,
@@ -425,11 +427,16 @@ def pinned_plan(
 
 
 def _plan_changed(account: CohortAccount, terms: BudgetTerms, expected: str) -> PlanChangedError:
-    """Says what a steward whose plan changed can do, and what it would cost to leave the plan."""
+    """Says what a steward whose plan changed can do, and what it would cost to leave the plan.
+
+    Promises to secrets need a fixed plan, so a cohort with any cannot leave it.
+    """
     counted = account.spent.filter_epsilon(terms.delta, terms.epsilon)
     price = f"counts ε={rounded_up(counted, '.2f')} of {rounded_down(terms.epsilon, '.2f')}"
-    leave = f", or set `accountant: zcdp`, which {price} for what was charged so far."
-    if counted > terms.epsilon:
+    leave = f", or set `accountant: zcdp`, which {price} for what was charged and doubles δ."
+    if terms.secret is not None or account.secret is not None:
+        leave = "."
+    elif counted > terms.epsilon:
         leave = f": `accountant: zcdp` {price} for what was charged, and admits nothing more."
     return PlanChangedError(
         f"Expected {expected}, for cohort {account.cohort!r}. Restore methods, settings, declared "
