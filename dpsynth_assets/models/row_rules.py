@@ -207,11 +207,9 @@ def _unquoted(text: str) -> str:
 
 
 def _is_no_language(text: str, words: Sequence[str]) -> bool:
-    """Whether a text is too short, not of letters, broken, or says the same again and again."""
+    """Whether a text is too short, is not of letters, or says the same words again and again."""
     written = [character for character in text if not character.isspace()]
     letters = sum(unicodedata.category(character)[0] in "LM" for character in written)
-    if "\ufffd" in text:  # Bytes that are no character.
-        return True
     if len(words) < _LEAST_WORDS or letters < _LEAST_LETTERS * len(written):
         return True
     if len(words) < _LOOP_WORDS:

@@ -47,10 +47,10 @@ def test_a_citation_is_linked_once():
 def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
     expected = {
         "tickets/mean_clustered/candidate_corpus": ("aggregates.py", "class MeanClustered"),
-        "feedback/aug_pe/corpus": ("aug_pe.py", "class AugPe"),
+        "feedback/aug_pe/corpus": ("private_evolution.py", "class AugPe"),
         "savings/ctcl/finetuned_generator": ("generation.py", "class Ctcl"),
         "tickets/shared/cluster_histogram": (
-            "cluster_histogram.py",
+            "shared_histograms.py",
             "class ClusterHistogramRelease",
         ),
         "public/demo/public_clusters": ("clustering.py", "def fit_centers"),

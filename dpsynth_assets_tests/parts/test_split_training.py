@@ -65,7 +65,7 @@ def stored(folder, store, parts):
     for place in places:
         said = read_table(place, "source.parquet")["text"].to_list()
         # Toy topics are harbours, bakeries and museums.
-        write_array(place, "source_embeddings.npy", toys.Embedder().embed(said))
+        write_array(place, "source_embeddings.npy", toys.EMBEDDER.embed(said))
     return places
 
 
@@ -110,7 +110,7 @@ def public(generator, language_model, documents):
         language_model=language_model,
         conditional_generator=generator,
         topic_model=toys.topic_model(),
-        text_embedder=toys.Embedder(),
+        text_embedder=toys.EMBEDDER,
         public_records=documents[:8],
     )
 

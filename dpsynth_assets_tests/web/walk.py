@@ -33,7 +33,7 @@ MECHANISMS = {
     "mean_clustered": {
         "mechanism": "candidate_corpus",
         "paper": "Amin et al. 2025",
-        "code": "mean.py",
+        "code": "aggregates.py",
     },
     "epsvec": {
         "mechanism": "dataset_vectors",
