@@ -37,7 +37,6 @@ def corpus(folder: Path) -> Callable[[], object]:
     """Prepares a corpus of `tickets`: the records, and a public base with a tiny model."""
     import polars as pl
 
-    sys.path.append(str(ROOT))
     from dpsynth_assets_tests.tiny_models import write_language_model
 
     demo = ROOT / "data" / "demo"
@@ -97,6 +96,7 @@ def walked(prepare: Callable[[Path], Callable[[], object]]) -> tuple[int, int]:
         elif event == "call" and depth == 0 and code.co_filename.startswith(PACKAGE):
             entered.add(code.co_filename)
 
+    sys.path.insert(0, str(ROOT))  # This tree's package, whichever one is installed.
     with tempfile.TemporaryDirectory(prefix="dpsynth-way-") as scratch:
         os.environ["DPSYNTH_HOME"] = str(Path(scratch) / "home")
         way = prepare(Path(scratch))

@@ -96,7 +96,7 @@ class DifferenceTokenMechanism(SoftmaxOfSums):
         """
         meter.spend(logits.active)
         logits.check()
-        public_logits = logits.compared()
+        public_logits = logits.compared
         rows_of = rows_by_batch(logits.batch_of_row, logits.active)
         supports = self.supports(public_logits, logits.allowed)
         if not supports:

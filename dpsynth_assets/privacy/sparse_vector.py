@@ -218,7 +218,7 @@ class OpenTokenTest:
         logits.check()
         columns = allowed_tokens(logits.private, logits.allowed)
         distances = self._test.private_distances(
-            logits.private, logits.compared(), logits.batch_of_row, active, columns
+            logits.private, logits.compared, logits.batch_of_row, active, columns
         )
         far = self._noisy_distances(distances) >= self._noisy_thresholds[active]
         self._asking[active[far]] = False

@@ -118,8 +118,9 @@ class NextLogits:
                 f"got shape {np.shape(allowed)} with {int(np.sum(allowed))} allowed."
             )
 
+    @cached_property
     def compared(self) -> "torch.Tensor":
-        """The public logits, (G, V) on the private logits' device.
+        """The public logits, (G, V) on the private logits' device; checked once.
 
         Raises:
             ValueError: There are none, or they are no (G, V) distributions. Messages show shapes
@@ -218,7 +219,7 @@ class MeanTokenMechanism(SoftmaxOfSums):
         logits.check()
         columns = allowed_tokens(logits.private, logits.allowed)
         if self.public_top_k is not None:
-            columns = _support(logits.compared(), self.public_top_k, columns)
+            columns = _support(logits.compared, self.public_top_k, columns)
         private_sums, _ = self._private_sums(
             logits.private, logits.batch_of_row, logits.active, columns
         )

@@ -183,7 +183,7 @@ class TokensBehindTest(BatchTokens):
         asked = self.test.open(meter)
 
         def select(logits: NextLogits) -> Draws:
-            private, public = asked.needs_private_token(logits), logits.compared()
+            private, public = asked.needs_private_token(logits), logits.compared
             # [amin2024 A1:L18] [amin2024 A3:L9]
             tokens = draw_public_tokens(public, self.public_temperature, logits.allowed)
             if private.any():
