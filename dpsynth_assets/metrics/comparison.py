@@ -154,13 +154,12 @@ def smallest_decided(tables: Iterable[Mapping[str, Estimates]]) -> str:
     standard errors of a difference; the median over the pairs of all tables stands for these.
     """
     law, told, known = NormalDist(), [], [*tables]
-    errors = law.inv_cdf((1.0 + COVERAGE) / 2.0) + law.inv_cdf(POWER)
+    of_width = (1.0 + law.inv_cdf(POWER) / law.inv_cdf((1.0 + COVERAGE) / 2.0)) / 2.0
     for name, metric in compared().items():
         pairs = [pair for corpora in known for pair in compare_all(name, corpora)]
         wide = np.median([pair.high - pair.low for pair in pairs]) if pairs else 0.0
         if wide > 0:
-            standard_error = wide / (2.0 * law.inv_cdf((1.0 + COVERAGE) / 2.0))
-            told.append(f"{metric.title} {errors * standard_error:{metric.form}}")
+            told.append(f"{metric.title} {of_width * wide:{metric.form}}")
     if not told:
         return ""
     return (
