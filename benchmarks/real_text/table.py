@@ -7,7 +7,9 @@
 Methods run as `run_method` runs them; ε is what the label of each run states. `--preset` takes the
 lines, cohorts and ε of a table in docs/benchmarks.md, and what else is given overrides them.
 References may stand among the methods: real_data, public_only, public_generator and
-one_real_example. A method may carry settings: 'epsvec:{"shots": 1}'.
+one_real_example. A method may carry settings: 'epsvec:{"shots": 1}'. `--generator` says what
+fine-tuning starts from: the base's language model behind its prompts; the same weights behind
+lines of aspects (plain); or these, trained further on public pairs of such lines and texts (pairs).
 
 Every finished corpus is kept in --work with its scores: a run that is cut goes on from there, and
 --report prints what is there. All corpora of a cohort are scored on the same number of rows: the
@@ -21,6 +23,7 @@ Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project.
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +53,10 @@ from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.public_base import PublicBase
+from dpsynth_assets.public_base.making import packaged_model
 
+PAIRS = 2_560
+"""Public pairs that a generator is trained further on, each seen once."""
 COLUMNS = {
     "rows": ("rows", ".0f"),
     "posterior_ratio": ("r/p of a secret", ".3g"),
@@ -97,7 +103,9 @@ class Table:
     def shared(self, cohort: Cohort) -> dict[str, Any]:
         """What all corpora of a cohort depend on: another size or model makes other cells."""
         size = {name: value for name, value in vars(self.size).items() if name != "next_word"}
-        return {"size": size, "model": self.options.language_model, "records": cohort.version}
+        shared = {"size": size, "model": self.options.language_model, "records": cohort.version}
+        generator = self.options.generator
+        return shared if generator == "language_model" else {**shared, "generator": generator}
 
     def cells(self, cohort: Cohort) -> Iterator[tuple[Cell, str]]:
         """Cells of one cohort with their lines' titles, whole tables seed after seed."""
@@ -170,7 +178,7 @@ def opened(table: Table, cohort: Cohort) -> Bench:
         text_embedder={"max_tokens": 64},
         clusters={"count": size.clusters},
         topic_model={"settings": dict(size.topics)},
-        conditional_generator={"device": options.device},  # the model that writes
+        conditional_generator=generator_spec(table, cohort),
     )
     return Bench(
         folder=options.work,
@@ -179,6 +187,27 @@ def opened(table: Table, cohort: Cohort) -> Bench:
         ),
         rows=size.rows,
     )
+
+
+def generator_spec(table: Table, cohort: Cohort) -> dict[str, Any]:
+    """The generator that fine-tuning starts from: by default the model that writes."""
+    options, spec = table.options, {"device": table.options.device}
+    if options.generator == "language_model":
+        return spec
+    smollm2 = options.language_model == "smollm2"
+    weights = str(packaged_model()) if smollm2 else options.language_model
+    spec |= {"kind": "pretrained", "model": weights}
+    if options.generator == "plain":
+        return spec
+    sys.path.append(str(project_root() / "benchmarks"))
+    from pair_training.pairs import ConditionSource, write_pairs
+
+    documents = public_documents(cohort.name, PAIRS)
+    path = options.work / f"pairs-{cohort.name}.parquet"
+    source = ConditionSource.of(documents, None, None, topic_share=0)
+    write_pairs(source, documents["text"].to_list(), path, draws=1)
+    steps = {"steps": documents.height // 32, "batch": 32, "learning_rate": 2e-5}
+    return {**spec, "pairs": {"path": str(path), "condition": "condition", **steps}}
 
 
 def section(table: Table, cohort: Cohort) -> str:
@@ -325,6 +354,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60, help="start no corpus after this")
     parser.add_argument("--language-model", default="smollm2", help="or a folder or a hub id")
+    generators = ["language_model", "plain", "pairs"]
+    parser.add_argument("--generator", choices=generators, default=generators[0])
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     work = project_root() / ".dpsynth" / "real_text"
