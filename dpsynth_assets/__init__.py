@@ -6,7 +6,7 @@ builds on. Both are loaded when first asked for, so that opening the web UI stay
 
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.loaded import LOADED_AT as LOADED_AT  # Before all else: it notes the time.
+from dpsynth_assets import loaded as loaded  # Before all else: it notes the time.
 
 if TYPE_CHECKING:
     from dpsynth_assets.method_run import MethodRun, run_method
