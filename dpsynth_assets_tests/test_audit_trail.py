@@ -74,12 +74,8 @@ class Installation:
         (folder / "data").mkdir(parents=True, exist_ok=True)
         ROWS.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
         (folder / "README.md").write_text("card")
-        self.report(
-            "letters/mean/corpus",
-            **{"dpsynth/ledger_reservation": self.corpus, "dpsynth/epsilon": 7.0},
-            **written_files(folder),
-        )
-        return folder
+        shown = {"dpsynth/ledger_reservation": self.corpus, "dpsynth/epsilon": 7.0}
+        self.report("letters/mean/corpus", **shown, **written_files(folder))
 
 
 HISTOGRAM_EVENT = GaussianEvent(noise_multiplier=20.0)
@@ -135,11 +131,9 @@ def test_every_spend_is_told_whole(installation):
 
 
 def test_the_table_of_spends_answers_five_questions_of_each(installation):
-    installation.instance.create_run_for_job(
-        dg.GraphDefinition(name="corpora").to_job(),
-        run_id=RUN,
-        tags={LAUNCHED_BY: "ada, dpsynth run"},
-    )
+    job = dg.GraphDefinition(name="corpora").to_job()
+    tags = {LAUNCHED_BY: "ada, dpsynth run"}
+    installation.instance.create_run_for_job(job, run_id=RUN, tags=tags)
     inputs = {"inputs": {"cluster_histogram": installation.histogram}}
     again = request(CORPUS, CORPUS_EVENT, release="2|[x](y)", run_id=RUN, parameters=inputs)
     installation.ledger.reserve(again, TERMS)
@@ -166,10 +160,7 @@ def test_the_table_of_spends_answers_five_questions_of_each(installation):
 @pytest.mark.parametrize(
     ("tags", "who"),
     [
-        (
-            {"dagster/schedule_name": "regenerate_letters_schedule"},
-            "schedule regenerate_letters",
-        ),
+        ({"dagster/schedule_name": "regenerate_letters_schedule"}, "schedule regenerate_letters"),
         ({"dagster/sensor_name": "follow_releases"}, "sensor follow_releases"),
         ({"user": "ada@example.org", "dagster/backfill": "b"}, "ada@example.org"),
         ({}, "web UI or API, person not recorded"),
@@ -193,9 +184,8 @@ def test_a_statement_leads_to_the_charges_it_covers(installation):
     path = home().released / "letters" / "privacy_statement.md"
     path.write_text("all of it")
     head = installation.ledger.head()
-    installation.report(
-        "letters/audit/privacy_statement", **{"dpsynth/ledger_head": head}, **written_files(path)
-    )
+    shown = {"dpsynth/ledger_head": head}
+    installation.report("letters/audit/privacy_statement", **shown, **written_files(path))
     (statement,) = [f for f in installation.trail().files if f.path.endswith("statement.md")]
     assert statement.entries == (1, 3)
     assert statement.problem == ""
@@ -216,9 +206,8 @@ def test_a_statement_without_a_head_names_the_last_entry_and_only_where_it_is_wi
     assert report_and_find(last).problem == "no ledger entry records it"
     ex_post = request("letters/median/corpus", None, guarantee=GuaranteeType.EX_POST)
     reservation = installation.ledger.reserve(ex_post, TERMS)
-    installation.ledger.commit(
-        reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=0.5
-    )
+    stored = {"artifact_digest": "d", "artifact_uri": "u"}
+    installation.ledger.commit(reservation, **stored, ex_post_epsilon=0.5)
     assert report_and_find(last).problem == "no ledger entry records it"
     statement = report_and_find(len(installation.ledger.entries()))
     assert (statement.entry, statement.problem) == (last + 2, "")
@@ -238,11 +227,8 @@ def test_rows_replaced_together_with_a_forged_materialisation_are_reported(insta
     folder = home().released / "letters" / "mean"
     name = "letters/mean/data/train-00000-of-00001.parquet"
     ROWS.with_columns(text=pl.lit("something else")).write_parquet(home().released / name)
-    installation.report(
-        "letters/mean/corpus",
-        **{"dpsynth/ledger_reservation": installation.corpus},
-        **written_files(folder),
-    )
+    shown = {"dpsynth/ledger_reservation": installation.corpus}
+    installation.report("letters/mean/corpus", **shown, **written_files(folder))
     assert installation.findings() == [("released file", name)]
 
 
@@ -302,9 +288,8 @@ def test_realised_ex_post_bounds_are_no_part_of_the_trail(installation):
     asked = request(CORPUS, None, guarantee=GuaranteeType.EX_POST, release="3")
     reservation = installation.ledger.reserve(asked, TERMS)
     digest, uri = installation.store.save(reservation.id, {}, ROWS)
-    installation.ledger.commit(
-        reservation, artifact_digest=digest, artifact_uri=uri, ex_post_epsilon=5.4321987
-    )
+    stored = {"artifact_digest": digest, "artifact_uri": uri}
+    installation.ledger.commit(reservation, **stored, ex_post_epsilon=5.4321987)
     trail = installation.trail()
     for text in (to_csv(trail), to_json(trail), audit_page(trail)):
         assert "5.43219" not in text
@@ -312,10 +297,9 @@ def test_realised_ex_post_bounds_are_no_part_of_the_trail(installation):
 
 def test_cells_that_a_spreadsheet_would_run_begin_with_a_quote(installation):
     hostile = '=HYPERLINK("http://evil")'
-    installation.ledger.reserve(
-        request(CORPUS, CORPUS_EVENT, release=hostile, code_version="+1", data_version="@SUM(1)"),
-        TERMS,
-    )
+    versions = {"code_version": "+1", "data_version": "@SUM(1)"}
+    asked = request(CORPUS, CORPUS_EVENT, release=hostile, **versions)
+    installation.ledger.reserve(asked, TERMS)
     row = list(csv.DictReader(io.StringIO(to_csv(installation.trail()))))[-1]
     assert row["release"] == "'" + hostile
     assert row["code_version"] == "'+1"

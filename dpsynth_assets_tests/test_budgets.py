@@ -36,6 +36,7 @@ from dpsynth_assets_tests.assets.declared_cases import letters, pay_for
 from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import release
 
+BUDGET = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3}
 NOW = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
 
 
@@ -60,7 +61,7 @@ def row(budgets, cohort):
 
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_rounds_left_are_those_that_the_ledger_still_admits(ledger, accountant):
-    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant}
+    budget = BUDGET | {"accountant": accountant}
     spec = letters(budget=budget)
     told = [row(read_budgets(ledger, [spec]), "letters")]
     for number in range(3):
@@ -86,7 +87,7 @@ METHODS = [{"method": "mean_clustered"}, {"method": "mean_uniform"}]
 def test_rounds_left_are_priced_by_what_the_schedule_pays(ledger, accountant):
     spec = letters(
         methods=METHODS,
-        budget={"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant},
+        budget=BUDGET | {"accountant": accountant},
         schedule={"cron": "@daily", "methods": ["mean_uniform"]},
     )
     pay_for(spec, "1")
@@ -102,7 +103,7 @@ def test_rounds_left_are_priced_by_what_the_schedule_pays(ledger, accountant):
 
 
 def test_no_round_is_left_of_a_fixed_plan_that_was_edited(ledger):
-    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": "tight"}
+    budget = BUDGET | {"accountant": "tight"}
     bound = {"expected_batch_size": 64, "clip_bound": 6.0}
     spec = letters(budget=budget, methods=[{"method": "mean_uniform", "settings": bound}])
     pay_for(spec, "1")
@@ -115,14 +116,16 @@ def test_no_round_is_left_of_a_fixed_plan_that_was_edited(ledger):
         pay_for(edited, "2")
 
 
-def test_the_schedule_of_a_cohort_that_shares_records_stands_with_its_account(ledger):
-    terms = {"budget": {"epsilon": 6.0, "delta": 1e-6, "rounds": 3}}
-    owner = letters(**terms)
-    sharer = letters(
-        name="second", shares_records_with="letters", schedule={"cron": "@monthly"}, **terms
-    )
-    (told,) = read_budgets(ledger, [owner, sharer]).cohorts
+def test_schedules_of_cohorts_that_share_records_stand_with_their_account(ledger):
+    """Of several that pay from it no common number is told."""
+    own = {"shares_records_with": "letters", "schedule": {"cron": "@monthly"}}
+    sharer = letters(name="second", budget=BUDGET, **own)
+    (told,) = read_budgets(ledger, [letters(budget=BUDGET), sharer]).cohorts
     assert (told.cohort, told.schedule, told.rounds_left) == ("letters", "@monthly", 3)
+    owner = letters(schedule={"cron": "@daily"}, budget=BUDGET)
+    (told,) = read_budgets(ledger, [owner, sharer]).cohorts
+    assert told.schedule == ["@daily", "@monthly"]
+    assert (told.rounds, told.rounds_left, month_of_last_round(told, NOW)) == (None, None, "")
 
 
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
@@ -135,23 +138,12 @@ def test_the_schedule_of_a_cohort_that_shares_records_stands_with_its_account(le
     ],
 )
 def test_no_round_is_left_under_terms_that_the_ledger_would_not_charge(ledger, accountant, edited):
-    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": accountant}
+    budget = BUDGET | {"accountant": accountant}
     pay_for(letters(budget=budget), "1")
     others = letters(**{**edited, "budget": budget | edited.get("budget", {})})
     assert row(read_budgets(ledger, [others]), "letters").rounds_left == 0
     plan = plan_dataset(others)
     assert refusal_of(others, plan, plan.methods, ledger, "2") is not None
-
-
-def test_of_several_schedules_that_pay_from_one_account_no_common_number_is_told(ledger):
-    terms = {"budget": {"epsilon": 6.0, "delta": 1e-6, "rounds": 3}}
-    owner = letters(schedule={"cron": "@daily"}, **terms)
-    sharer = letters(
-        name="second", shares_records_with="letters", schedule={"cron": "@monthly"}, **terms
-    )
-    (told,) = read_budgets(ledger, [owner, sharer]).cohorts
-    assert told.schedule == ["@daily", "@monthly"]
-    assert (told.rounds, told.rounds_left, month_of_last_round(told, NOW)) == (None, None, "")
 
 
 def test_what_a_file_no_longer_declares_is_told_from_the_ledger(ledger):
@@ -213,13 +205,9 @@ def test_a_bar_is_full_only_where_nothing_is_left_and_empty_only_where_nothing_i
 def audit(instance, cohort, *findings):
     """What the hourly audit leaves in the event log."""
     key = dg.AssetKey([cohort, "audit", "audit_trail"])
+    told = {"findings": dg.MetadataValue.json(list(findings))}
     instance.report_runless_asset_event(
-        dg.AssetCheckEvaluation(
-            asset_key=key,
-            check_name=AGREES,
-            passed=not findings,
-            metadata={"findings": dg.MetadataValue.json(list(findings))},
-        )
+        dg.AssetCheckEvaluation(key, AGREES, passed=not findings, metadata=told)
     )
 
 

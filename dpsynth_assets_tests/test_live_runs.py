@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-import uuid
 
 import dagster as dg
 import pytest
@@ -70,14 +69,6 @@ def process():
 def kill(child):
     os.kill(child.pid, signal.SIGKILL)
     child.wait(60)
-
-
-def test_a_run_is_gone_once_its_process_was_killed(process):
-    run_id = str(uuid.uuid4())
-    child = process(run_id)
-    assert not is_gone(run_id)
-    kill(child)
-    assert is_gone(run_id)
 
 
 def unshared(*flags):
@@ -152,12 +143,8 @@ def test_a_live_run_renews_its_lock(tmp_path, monkeypatch):
 def test_a_run_that_ends_leaves_no_lock(tmp_path):
     with alive("ends"):
         assert not is_gone("ends")
-    assert not is_gone("ends")
+    assert not is_gone("ends"), "nor is a run of another machine, of which there is no lock here"
     assert list((tmp_path / "live_runs").iterdir()) == []
-
-
-def test_a_run_of_another_machine_is_not_taken_for_dead():
-    assert not is_gone("never seen here")
 
 
 @dg.asset(pool="gpu")
@@ -194,6 +181,7 @@ def test_a_killed_run_is_reported_and_its_place_freed(process, holds, lives):
         child = process(run_id)
         if not lives:
             kill(child)
+        assert is_gone(run_id) != lives
         lines = free_dead_runs(instance)
         failed = instance.get_run_by_id(run_id).status is dg.DagsterRunStatus.FAILURE
         assert failed != lives
@@ -203,9 +191,8 @@ def test_a_killed_run_is_reported_and_its_place_freed(process, holds, lives):
 
 def held_job():
     job = dg.define_asset_job("holding", selection="*")
-    return dg.Definitions([held], jobs=[job], executor=declared_executor()).resolve_job_def(
-        "holding"
-    )
+    definitions = dg.Definitions([held], jobs=[job], executor=declared_executor())
+    return definitions.resolve_job_def("holding")
 
 
 @pytest.mark.parametrize("waiting", [False, True])
@@ -277,11 +264,8 @@ def test_a_run_whose_launch_was_killed_is_reported_once_its_time_is_over(
                 continue
             told = dg.DagsterEvent(event_type_value=event, job_name=run.job_name)
             instance.report_dagster_event(told, run_id=run.run_id)
-        lines = free_dead_runs(instance)
-        assert instance.get_run_by_id(run.run_id).is_finished == (gone and waited)
-        assert any(run.run_id[:8] in line and "'june'" in line for line in lines) == (
-            gone and waited
-        )
+        told = any(run.run_id[:8] in x and "'june'" in x for x in free_dead_runs(instance))
+        assert instance.get_run_by_id(run.run_id).is_finished == told == (gone and waited)
 
 
 def test_locks_of_finished_runs_are_removed(process, tmp_path):

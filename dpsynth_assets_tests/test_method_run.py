@@ -14,6 +14,7 @@ from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods import registry
 from dpsynth_assets.methods.base import planned
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.run.records import FrameRecords
@@ -85,30 +86,24 @@ def test_a_label_is_written_beside_the_charges_of_other_cohorts():
     assert {entry.cohort for entry in other.entries} == {"letters"}
 
 
-def test_the_same_records_under_a_second_name_are_refused_before_a_charge():
+def test_the_same_records_under_a_second_name_are_refused_before_a_charge(tmp_path):
     run(notes("sun"), "notes")
-    with pytest.raises(PrivacyError, match="'notes' has read"):
-        run(notes("sun"), "notes_again")
+    for elsewhere in ({}, {"store": tmp_path / "elsewhere"}):
+        with pytest.raises(PrivacyError, match="'notes' has read"):
+            run(notes("sun"), "notes_again", **elsewhere)
     ledger = Ledger(f"sqlite:///{next(home_ledgers())}")
     assert {entry.cohort for entry in ledger.entries()} == {"notes"}
 
 
-def test_another_store_does_not_hide_that_records_are_shared(tmp_path):
-    run(notes("sun"), "notes")
-    with pytest.raises(PrivacyError, match="'notes' has read"):
-        run(notes("sun"), "notes_again", store=tmp_path / "elsewhere")
-
-
 def test_what_a_call_keeps_lies_where_the_sensitive_store_is(method, monkeypatch, bucket):
     """In an object store: fingerprints, and unfinished work that the same call resumes."""
-    from dpsynth_assets.paths import home
     from dpsynth_assets_tests.security.conftest import key
 
     monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
     monkeypatch.delenv("DPSYNTH_SENSITIVE_KEY", raising=False)
     with pytest.raises(PrivacyError, match="nothing private leaves this machine unencrypted"):
         run(notes("sun"), "notes")
-    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+    assert nothing_charged()
     monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", key(1))
     release = method.release
     monkeypatch.setattr(method, "release", lambda *_: 1 / 0)
@@ -154,7 +149,7 @@ def test_a_failure_before_the_charge_says_that_nothing_was_charged(monkeypatch):
     with pytest.raises(PrivacyError, match="Nothing was charged") as caught:
         run(notes("secret word"), "notes")
     assert "secret word" not in str(caught.value)
-    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+    assert nothing_charged()
 
 
 def test_a_judge_that_answers_nonsense_is_refused_before_a_charge(method, monkeypatch, tmp_path):
@@ -168,26 +163,28 @@ def test_a_judge_that_answers_nonsense_is_refused_before_a_charge(method, monkey
     settings = {"rejection": {"judge": "rubric", "engine": engine}}
     with pytest.raises(PrivacyError, match=r"scores plain sentences above [^\n]* take an instruct"):
         run(notes("sun"), "notes", settings=settings)
-    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+    assert nothing_charged()
 
 
 def home_ledgers():
-    from dpsynth_assets.paths import home
-
     return home().root.rglob("ledger.sqlite")
 
 
-def test_a_frame_is_never_answered_by_a_release_over_a_source():
+def nothing_charged():
+    return not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+
+
+def test_every_release_is_listed_by_folder_and_stage_and_none_is_over_a_source():
     made = run(notes("sun"), "notes")
-    assert {entry.data_version for entry in made.entries if entry.kind == "reserve"} == {
-        "in_memory"
-    }
+    assert set(made.releases) == {"public_copy/label_counts", "public_copy/candidate_corpus"}
+    versions = {entry.data_version for entry in made.entries if entry.kind == "reserve"}
+    assert versions == {"in_memory"}
 
 
 def test_a_missing_column_costs_nothing():
     with pytest.raises(ValueError, match="label"):
         run(notes("sun").drop("label"), "notes")
-    assert not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+    assert nothing_charged()
 
 
 @pytest.mark.parametrize(
@@ -225,11 +222,6 @@ def test_a_paid_stage_without_a_mechanism_is_no_plan(method, monkeypatch):
     monkeypatch.setattr(method, "plan", lambda self, _target: planned(self, {}, {}))
     with pytest.raises(TypeError, match="mechanism for each paid stage"):
         run(notes("sun"), "notes")
-
-
-def test_every_release_is_listed_by_folder_and_stage():
-    made = run(notes("sun"), "notes")
-    assert set(made.releases) == {"public_copy/label_counts", "public_copy/candidate_corpus"}
 
 
 def test_a_ledger_of_ones_own_is_charged_and_the_installations_is_not(tmp_path):

@@ -225,10 +225,8 @@ def test_a_release_on_another_that_is_drawn_anew_is_asked_about(tmp_path, monkey
     monkeypatch.setattr(
         run_module, "_is_paid", lambda e, *rest: e.asset == corpus.asset and real(e, *rest)
     )
-    assert [p.asset for p in pending_releases(spec, both, "", ledger)] == [
-        histogram.asset,
-        corpus.asset,
-    ]
+    pending = [each.asset for each in pending_releases(spec, both, "", ledger)]
+    assert pending == [histogram.asset, corpus.asset]
     assert pending_releases(spec, {corpus.asset}, "", ledger) == []
 
 
@@ -236,9 +234,7 @@ def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, mo
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     spec = spec_with(methods=[{"method": "aug_pe"}], public_facts={})
     bases = [
-        PublicDataSpec.model_validate(
-            {"name": "demo", "domain": domain, "language_model": {"kind": "smollm2"}}
-        )
+        PublicDataSpec(name="demo", domain=domain, language_model={"kind": "smollm2"})
         for domain in ("", "Reviews of shops")
     ]
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")

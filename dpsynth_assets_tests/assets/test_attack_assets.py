@@ -5,6 +5,7 @@ forty written keys is planted with probability 1e-3 by chance, and four have to 
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -124,6 +125,13 @@ def run_once(kind, model=None):
     return attack_runs.reconstruct("letters", plan, {"model": model or CopyingModel()}, silent)
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Tests of a few contexts and tokens."""
+    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
+    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
+
+
 # Planted bugs
 
 
@@ -144,15 +152,9 @@ class Alone(MeanUniform):
 
     def release(self, run):
         records = len(run.private.records)
-        single = self.config.model_copy(
-            update={
-                "expected_batch_size": 1,
-                "clip_bound": 6.0,
-                "temperature": 1.0,
-                "batches_per_label": records,
-                "max_batches": records,
-            }
-        )
+        of_one = {"expected_batch_size": 1, "clip_bound": 6.0, "temperature": 1.0}
+        batches = {"batches_per_label": records, "max_batches": records}
+        single = self.config.model_copy(update=of_one | batches)
         alone = MeanUniform(single, self.terms)
         tokens = MeanTokens(tokens=5, mechanism=alone.mean_mechanism)
         assert run.stage.mechanism.tokens >= 5
@@ -238,9 +240,7 @@ def test_slots_are_tested_as_slots_with_null_records_in_their_places(k):
     assert len(task.plant().places) == 96 * k
 
 
-def test_slots_with_null_records_are_written_and_pass(monkeypatch):
-    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
-    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
+def test_slots_with_null_records_are_written_and_pass(few):
     plan = slots_plan("mean_uniform", examples_per_context=2)
     (found,) = attack_runs.reconstruct("letters", plan, {"model": CopyingModel()}, silent)
     assert found.result.passed, found.result
@@ -293,9 +293,7 @@ class TurnsModel(TinyModel):
     tokenizer = TurnsTokenizer()
 
 
-def test_keys_are_planted_in_the_declared_prompts(monkeypatch):
-    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
-    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
+def test_keys_are_planted_in_the_declared_prompts(few):
     _, plan = planned("mean_uniform", prompt=TURNS)
     model = prefilled(TurnsModel(), plan.terms.prompts)
     key = TinyModel().encode("01234")
@@ -315,17 +313,14 @@ class TurnsModels(Models):
 def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, own_home):
     subjects = {}
     monkeypatch.setattr(attacks, "reconstruct", lambda *given: subjects.update(given[2]) or [])
-    spec, plan = planned("mean_uniform", prompt=TURNS)
-    given = [*public_assets(["01234", "56789"]), *attacks.attack_definitions(spec, plan).assets]
-    run_assets(given, models=TurnsModels())
+    run_attacks(*planned("mean_uniform", prompt=TURNS), models=TurnsModels())
     own = subjects[OWN_MODEL]
     assert own.prompt_ids("keys", [], 1)[-2:] == [PAD, BEGIN]
 
 
 def test_other_prompts_settings_or_terms_are_another_version_of_an_attack():
     def version(**changes):
-        methods = changes.pop("methods", None)
-        spec, plan = planned("mean_uniform", **changes, **({"methods": methods} if methods else {}))
+        spec, plan = planned("mean_uniform", **changes)
         (asset,) = attacks.attack_definitions(spec, plan).assets
         return asset.code_versions_by_key[asset.key]
 
@@ -345,18 +340,26 @@ def test_other_prompts_settings_or_terms_are_another_version_of_an_attack():
 # Assets
 
 
-def public_assets(texts):
+def public_assets(texts, path="tiny"):
     """What a public base gives, in place of a trained one."""
     generator = np.random.default_rng(0)
     embeddings = generator.normal(size=(len(texts), 4)).astype(np.float32)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     return public_values(
         BASE,
-        public_language_model={"path": "tiny", "dtype": "float32", "device": "cpu"},
+        public_language_model={"path": path, "dtype": "float32", "device": "cpu"},
         public_corpus=pl.DataFrame({"text": texts, "label": ["a", "other"] * (len(texts) // 2)}),
         public_embeddings=embeddings,
         public_clusters=embeddings[:2],
     )
+
+
+def run_attacks(spec, plan, texts=("01234", "56789"), models=None):
+    assets = attacks.attack_definitions(spec, plan).assets
+    return run_assets([*public_assets(texts), *assets], models=models or TinyModels())
+
+
+TEXTS = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
 
 
 @pytest.fixture(scope="module")
@@ -364,11 +367,7 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("attacks")
     patch = pytest.MonkeyPatch()
     patch.setenv("DPSYNTH_HOME", str(folder))
-    spec, plan = planned("mean_uniform", "median_clustered")
-    definitions = attacks.attack_definitions(spec, plan)
-    texts = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
-    result = run_assets([*public_assets(texts), *definitions.assets], models=TinyModels())
-    yield result, folder
+    yield run_attacks(*planned("mean_uniform", "median_clustered"), TEXTS), folder
     patch.undo()
 
 
@@ -468,25 +467,17 @@ def test_batches_of_several_medians_are_told_apart():
 
 
 def test_every_median_of_a_dataset_is_audited():
+    settings = SETTINGS | {"matched_epsilon": 3.0}
     entries = [
-        {
-            "method": "median_clustered",
-            "name": name,
-            "settings": SETTINGS | {"matched_epsilon": 3.0},
-        }
+        {"method": "median_clustered", "name": name, "settings": settings}
         for name in ("one", "two")
     ]
-    _, plan = planned(
-        methods=entries, budget={"epsilon": 3.0, "delta": 1e-6, "accepts_ex_post": True}
-    )
-    assert [each.folder for each in attack_runs.attacked(plan, Attack.MEDIAN_AUDIT)] == [
-        "one",
-        "two",
-    ]
-    for method in plan.methods:
-        assert dg.AssetKey(["letters", "audit", attacks.MEDIAN]) in attacks.attack_keys(
-            "letters", method
-        )
+    budget = {"epsilon": 3.0, "delta": 1e-6, "accepts_ex_post": True}
+    _, plan = planned(methods=entries, budget=budget)
+    audited = attack_runs.attacked(plan, Attack.MEDIAN_AUDIT)
+    assert [each.folder for each in audited] == ["one", "two"]
+    audit = dg.AssetKey(["letters", "audit", attacks.MEDIAN])
+    assert all(audit in attacks.attack_keys("letters", method) for method in plan.methods)
 
 
 def test_public_documents_of_foreign_labels_are_dealt_out():
@@ -518,15 +509,11 @@ def own_home(tmp_path, monkeypatch):
 
 def attack_of(method="mean_uniform", **changes):
     """Runs the reconstruction test of one method, and gives its metadata."""
-    spec, plan = planned(method, **changes)
-    assets = attacks.attack_definitions(spec, plan).assets
-    texts = ["01234", "56789"]
-    result = run_assets([*public_assets(texts), *assets], models=TinyModels())
-    return metadata(result, attacks.RECONSTRUCTION)
+    return metadata(run_attacks(*planned(method, **changes)), attacks.RECONSTRUCTION)
 
 
 @pytest.fixture
-def runs(monkeypatch):
+def runs(few, monkeypatch):
     """Counts how often keys are planted."""
     counted = []
 
@@ -534,8 +521,6 @@ def runs(monkeypatch):
         counted.append(given)
         return attack_runs.reconstruct(*given)
 
-    monkeypatch.setattr(planted_keys, "CONTEXTS", 24)
-    monkeypatch.setattr(planted_keys, "PRIVATE_TOKENS", 25)
     monkeypatch.setattr(attacks, "reconstruct", watched)
     return counted
 
@@ -561,13 +546,7 @@ def test_a_changed_attack_is_run_again(own_home, runs, monkeypatch, what):
         warmer = SETTINGS | {"temperature": 3.5}
         changes = {"methods": [{"method": "mean_uniform", "settings": warmer}]}
     elif what == "model":
-        given = public_assets
-        manifest = {"path": "other", "dtype": "float32", "device": "cpu"}
-
-        def with_other_model(texts):
-            return [*public_values(BASE, public_language_model=manifest), *given(texts)[1:]]
-
-        monkeypatch.setitem(globals(), "public_assets", with_other_model)
+        monkeypatch.setitem(globals(), "public_assets", partial(public_assets, path="other"))
     else:
         monkeypatch.setattr(circumstances, "circumstances", lambda: "a newer library")
     attack_of(**changes)
@@ -584,26 +563,21 @@ def test_a_refuted_claim_is_looked_at_each_time(own_home, monkeypatch):
 
     monkeypatch.setattr(attacks, "reconstruct", leaking)
     for _ in range(2):
-        spec, plan = planned("mean_uniform")
-        assets = attacks.attack_definitions(spec, plan).assets
-        run_assets([*public_assets(["01234", "56789"]), *assets], models=TinyModels())
+        attack_of()
     assert len(counted) == 2
     assert not list(attack_record.kept_attacks_folder().glob("*"))
 
 
 def test_an_unchanged_audit_of_the_median_is_not_run_again(own_home, runs, monkeypatch):
-    texts = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
     counted = []
     audited = attacks._audited
     monkeypatch.setattr(attacks, "_audited", lambda *given: counted.append(1) or audited(*given))
-    spec, plan = planned("median_clustered")
 
     def table(texts):
-        assets = attacks.attack_definitions(spec, plan).assets
-        result = run_assets([*public_assets(texts), *assets], models=TinyModels())
+        result = run_attacks(*planned("median_clustered"), texts)
         return metadata(result, attacks.MEDIAN)["dpsynth/median_audit"]
 
-    assert table(texts) == table(texts)
+    assert table(TEXTS) == table(TEXTS)
     assert len(counted) == 1
-    table(texts[::-1])
+    table(TEXTS[::-1])
     assert len(counted) == 2, "other public documents are another audit"

@@ -64,6 +64,13 @@ def charge(ledger, spec, plan, *, model=MODEL, release="first"):
 
 
 @pytest.fixture
+def resource(ledger, tmp_path, monkeypatch):
+    """The ledger, as assets get it."""
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    return PrivacyLedger()
+
+
+@pytest.fixture
 def paid(ledger):
     """A cohort, its plan, and the charge of its method."""
     spec, plan = declared()
@@ -240,11 +247,9 @@ def test_what_builds_on_a_refuted_release_is_not_published_either(ledger):
     assert RECONSTRUCTIONS[0] in refusal(attacks_on_release(ledger.entries(), chosen.id))
 
 
-def test_the_check_of_the_candidate_says_what_publishing_says(paid, ledger, tmp_path, monkeypatch):
+def test_the_check_of_the_candidate_says_what_publishing_says(paid, resource):
     spec, plan, entry = paid
     withstood, _ = corpora.attack_checks(spec, plan.methods[0])
-    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
-    resource = PrivacyLedger()
     assert withstood(candidate(entry), ledger=resource).passed
     assert withstood(candidate(entry).clear(), ledger=resource).passed
     record(plan, passed=False)
@@ -254,13 +259,11 @@ def test_the_check_of_the_candidate_says_what_publishing_says(paid, ledger, tmp_
 
 
 def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_again(
-    paid, ledger, tmp_path, monkeypatch
+    paid, ledger, resource
 ):
     spec, plan, entry = paid
     published(spec, plan, ledger, entry)
     _, up_to_date = corpora.attack_checks(spec, plan.methods[0])
-    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
-    resource = PrivacyLedger()
     assert up_to_date(ledger=resource).passed
     record(plan)
     stale = up_to_date(ledger=resource)

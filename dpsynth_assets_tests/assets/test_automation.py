@@ -112,12 +112,8 @@ def test_a_new_window_asks_for_nothing_before_it_was_paid_for(windows):
 
 
 def test_the_sensor_covers_every_automated_asset_and_starts_switched_off(loaded, graph):
-    sensors = [
-        sensor
-        for sensor in loaded.sensors or ()
-        if isinstance(sensor, dg.AutomationConditionSensorDefinition)
-    ]
-    (sensor,) = sensors
+    kind = dg.AutomationConditionSensorDefinition
+    (sensor,) = [each for each in loaded.sensors or () if isinstance(each, kind)]
     assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
     assert automated(graph) <= sensor.asset_selection.resolve(graph)
 
@@ -149,19 +145,11 @@ class House:
         target = AssetCheckEvaluationTargetMaterializationData(
             storage_id=last.storage_id, run_id="", timestamp=last.timestamp
         )
+        kind = DagsterEventType.ASSET_CHECK_EVALUATION.value
+        told = {"passed": passed, "partition": partition, "target_materialization_data": target}
         for check in self.graph.get(key).check_keys:
-            evaluation = dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=check.name,
-                passed=passed,
-                metadata={},
-                partition=partition,
-                target_materialization_data=target,
-            )
-            kind = DagsterEventType.ASSET_CHECK_EVALUATION.value
-            event = DagsterEvent(
-                event_type_value=kind, job_name="made", event_specific_data=evaluation
-            )
+            result = dg.AssetCheckEvaluation(key, check.name, metadata={}, **told)
+            event = DagsterEvent(kind, job_name="made", event_specific_data=result)
             self.instance.report_dagster_event(event, run_id=str(uuid.uuid4()))
 
     def evaluated(self):

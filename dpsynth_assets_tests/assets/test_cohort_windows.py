@@ -33,10 +33,10 @@ from dpsynth_assets.orchestration.assets.keys import partitions_of
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules import FIRST_RUNS_A_TICK
-from dpsynth_assets.records import check_dataset_file
 from dpsynth_assets.report.pages import asset_address
 from dpsynth_assets.tags import COHORT, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters, loaded, pay_for
+from dpsynth_assets_tests.declared import FIELDS, written
 from dpsynth_assets_tests.stored import read_private_records
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -89,13 +89,8 @@ def source_of(tmp_path, days: list[str | None]):
     return path
 
 
-def by_month(path, **changes):
-    partitioned = {
-        "source": {"path": str(path)},
-        "cohorts": BY_MONTH,
-        "held_out_fraction": 0.0,
-    }
-    return letters(**{**partitioned, **changes})
+def by_month(path):
+    return letters(source={"path": str(path)}, cohorts=BY_MONTH, held_out_fraction=0.0)
 
 
 DAYS = [
@@ -111,11 +106,8 @@ def texts(spec) -> set[str]:
 def test_every_dated_record_is_in_the_one_cohort_that_its_date_names(tmp_path):
     spec = by_month(source_of(tmp_path, DAYS))
     cohorts = [CohortSpec.of(spec, key) for key in ("2026_01", "2026_02", "2026_03")]
-    assert [texts(cohort) for cohort in cohorts] == [
-        {"record 0", "record 1"},
-        {"record 2", "record 3"},
-        {"record 4"},
-    ]
+    held = [{"record 0", "record 1"}, {"record 2", "record 3"}, {"record 4"}]
+    assert [texts(cohort) for cohort in cohorts] == held
 
 
 def test_one_record_more_changes_one_cohort_only(tmp_path):
@@ -131,21 +123,19 @@ def test_one_record_more_changes_one_cohort_only(tmp_path):
 
 def test_an_id_that_repeats_in_another_window_sets_nothing_aside(tmp_path):
     path = tmp_path / "letters.jsonl"
-    rows = [{"text": "a", "created": "2026-01-05", "id": "x"}]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    alone = texts(CohortSpec.of(by_month(path), "2026_01"))
-    rows.append({"text": "b", "created": "2026-02-05", "id": "x"})
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    assert texts(CohortSpec.of(by_month(path), "2026_01")) == alone == {"a"}
+    january, february = (
+        json.dumps({"text": text, "created": f"2026-{month}-05", "id": "x"})
+        for text, month in (("a", "01"), ("b", "02"))
+    )
+    for lines in (january, f"{january}\n{february}"):
+        path.write_text(lines)
+        assert texts(CohortSpec.of(by_month(path), "2026_01")) == {"a"}
 
 
 def test_an_empty_window_is_a_cohort_like_any_other(tmp_path):
     spec = by_month(source_of(tmp_path, ["2026-01-05"]))
-    assert complete_cohorts(spec.cohorts, spec.source, datetime(2026, 4, 2, tzinfo=UTC)) == [
-        "2026_01",
-        "2026_02",
-        "2026_03",
-    ]
+    complete = complete_cohorts(spec.cohorts, spec.source, datetime(2026, 4, 2, tzinfo=UTC))
+    assert complete == ["2026_01", "2026_02", "2026_03"]
     empty = read_private_records(CohortSpec.of(spec, "2026_02"))
     assert empty.records.is_empty()
     assert empty.records.columns == ["record_id", "unit_id", "text", "label"]
@@ -203,6 +193,15 @@ def test_names_of_files_and_keys_are_the_same_thing():
 
 
 # What is refused
+
+
+@pytest.fixture
+def declared(tmp_path, monkeypatch):
+    """The folder of a dataset file of this installation."""
+    own = {"name": "letters", "columns": {"id": "id"}, "cohorts": BY_MONTH}
+    file = written(tmp_path / "files" / "letters.yaml", FIELDS | own)
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(file.parent))
+    return file.parent
 
 
 @pytest.mark.parametrize(
@@ -271,10 +270,8 @@ def test_all_cohorts_are_partitions_of_one_set_of_assets_and_checks():
     for key in graph.get_all_asset_keys():
         own = partitions if key.path[0] == "letters" else None
         assert graph.get(key).partitions_def == own
-        assert graph.get(key).parent_keys == alone.get(key).parent_keys
-        assert graph.get(key).description == alone.get(key).description
-        assert graph.get(key).tags == alone.get(key).tags
-        assert graph.get(key).pools == alone.get(key).pools
+        for same in ("parent_keys", "description", "tags", "pools"):
+            assert getattr(graph.get(key), same) == getattr(alone.get(key), same)
     for key in graph.asset_check_keys:
         own, bare = graph.get_check_spec(key), alone.get_check_spec(key)
         assert (own.description, own.blocking) == (bare.description, bare.blocking)
@@ -316,10 +313,8 @@ def test_a_rule_knows_its_keys(rule_of, known, unknown):
     assert not any(rule_.has_key(key) for key in unknown)
 
 
-def test_a_window_that_is_not_complete_is_refused_in_one_line(tmp_path, monkeypatch, today):
+def test_a_window_that_is_not_complete_is_refused_in_one_line(declared, today):
     today("2026-02-01")
-    write_file(tmp_path / "files", "letters.jsonl")
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
     with pytest.raises(typer.BadParameter) as raised:
         find_cohort("letters_2026_01")
     assert "complete on 2026-02-02" in raised.value.message
@@ -331,16 +326,11 @@ def test_a_window_that_is_not_complete_is_refused_in_one_line(tmp_path, monkeypa
     assert known_cohorts("letters") == ["2026_01"]
 
 
-def test_no_dataset_may_have_the_name_of_a_cohort_of_another(tmp_path):
+def test_no_dataset_may_have_the_name_of_a_cohort_of_another(declared):
     """Both would pay from one account."""
-    write_file(tmp_path / "files", "letters.jsonl")
-    text = (tmp_path / "files" / "letters.yaml").read_text().replace("name: letters", "name: {}")
-    text = "".join(line for line in text.splitlines(True) if "cohorts" not in line)
-    (tmp_path / "files" / "taken.yaml").write_text(text.replace("{}", "letters_2027_05"))
-    (tmp_path / "files" / "free.yaml").write_text(text.replace("{}", "letters_2025_05"))
-    files = [
-        each for path in (tmp_path / "files").iterdir() for each in parse_dataset_file(path)[0]
-    ]
+    for file, name in (("taken", "letters_2027_05"), ("free", "letters_2025_05")):
+        written(declared / f"{file}.yaml", FIELDS | {"name": name})
+    files = [each for path in declared.iterdir() for each in parse_dataset_file(path)[0]]
     assert {(Path(p.file).name, p.got.split(",")[0]) for p in repeated_names(files)} == {
         ("taken.yaml", "'letters_2027_05'"),
         ("letters.yaml", "'letters'"),
@@ -360,47 +350,10 @@ def test_a_name_leads_to_its_dataset_and_partition():
     assert asset_address("other/m/corpus") == "/assets/other/m/corpus"
 
 
-def write_file(folder, source) -> None:
-    folder.mkdir()
-    (folder / "letters.yaml").write_text(
-        f"""\
-type: dpsynth_assets.components.PrivateDataset
-attributes:
-  name: letters
-  source: {{path: {source}}}
-  columns: {{id: id}}
-  cohorts: {{by: window, column: created, period: month, first: 2026-01-01}}
-  budget: {{epsilon: 8.0, delta: 1.0e-6}}
-  methods: [{{method: mean_uniform}}]
-"""
-    )
-
-
-def test_checking_a_file_tells_how_many_records_no_cohort_will_hold(tmp_path):
-    write_file(tmp_path / "files", source_of(tmp_path, DAYS))
-    problems = check_dataset_file(tmp_path / "files" / "letters.yaml").problems
-    (found,) = [problem for problem in problems if problem.field == "cohorts.column"]
-    assert found.got == "4 without one, 1 before 2026-01-01"
-    assert found.severity == "warning"
-
-
-def test_checking_a_file_tells_when_the_date_column_is_missing(tmp_path):
-    source = tmp_path / "letters.csv"
-    source.write_text("id,text\n1,hello\n")
-    write_file(tmp_path / "files", source)
-    (problem,) = check_dataset_file(tmp_path / "files" / "letters.yaml").problems
-    assert problem.field == "cohorts.column"
-
-
 PUBLIC_ASSETS = (
-    "public_corpus",
-    "text_embedder",
-    "public_embeddings",
-    "public_clusters",
-    "public_language_model",
+    *("public_corpus", "text_embedder", "public_embeddings"),
+    *("public_clusters", "public_language_model"),
 )
-
-
 ONE_ROUND = {
     "schedule": {"cron": "0 3 1 * *"},
     "budget": {"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
@@ -482,6 +435,7 @@ def test_the_sensor_starts_switched_off_and_has_nothing_to_run_before_the_first_
         dg.DefaultSensorStatus.STOPPED
     )
     assert "the next window has not ended" in sensor.tick().skip_message
+    assert not sensor.tick(made=()).run_requests, "a base that no cohort waits for"
     assert known_cohorts("letters") == []
 
 
@@ -500,12 +454,8 @@ def test_a_new_window_is_a_partition_and_released_without_a_reload(today, instan
     assert sensor.partitions == ["2026_01", "2026_02"]
 
 
-def test_a_sensor_that_always_runs_adds_partitions_and_asks_for_nothing(
-    tmp_path, monkeypatch, today
-):
+def test_a_sensor_that_always_runs_adds_partitions_and_asks_for_nothing(declared, today):
     today("2026-03-02")
-    write_file(tmp_path / "files", "letters.jsonl")
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
     sensor = cohorts_sensor()
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     with dg.DagsterInstance.ephemeral() as instance:
@@ -585,11 +535,6 @@ def test_a_base_that_was_never_made_is_asked_for_first_and_once(january, instanc
     assert cohort.run_key == "letters_2026_01:first"
 
 
-def test_a_base_is_not_asked_for_where_no_cohort_waits_for_it(today, instance):
-    today("2026-01-20")
-    assert not Sensor(instance).tick(made=()).run_requests
-
-
 def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_memory(
     january, instance
 ):
@@ -615,10 +560,10 @@ def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(januar
 # Accounts
 
 
-def test_the_command_registers_what_is_complete_and_lists_it(tmp_path, monkeypatch, today, capsys):
+def test_the_command_registers_what_is_complete_and_lists_it(
+    declared, tmp_path, monkeypatch, today, capsys
+):
     today("2026-03-02")
-    write_file(tmp_path / "files", "letters.jsonl")
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "files"))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     cohorts_command(as_json=True)
     assert json.loads(capsys.readouterr().out) == {

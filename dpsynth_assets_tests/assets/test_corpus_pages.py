@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.orchestration.assets import stage_metadata
@@ -14,6 +13,7 @@ from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sa
 from dpsynth_assets.orchestration.metadata import with_paper_links
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import PROVENANCE
+from dpsynth_assets_tests.declared import private
 
 ROWS = pl.DataFrame({
     "text": [f"text {i}" for i in range(12)],
@@ -65,27 +65,15 @@ def test_every_corpus_is_described_by_its_price_and_then_its_own_method():
             assert priced is (key.path[0] != "cases"), "secrets are protected without an ε"
 
 
-def labelled(*labels):
-    facts = {"labels": {label: ["x", "y"] for label in labels}}
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "letters",
-            "source": {"path": "a.csv"},
-            "columns": {"text": "body", "labels": list(labels)},
-            "public_facts": facts,
-            "budget": {"epsilon": 4, "delta": 1e-6},
-            "methods": [{"method": "mean_uniform"}],
-        }
-    )
-
-
 def test_labels_may_be_called_like_what_is_published_beside_them():
     names = ("id", "method", *PROVENANCE)
     made = {name: [0, 1] for name in PROVENANCE}
     label = [" | ".join([one] * len(names)) for one in "xy"]
     candidate = pl.DataFrame({"text": ["a", "b"], "label": label, "reservation": "r", **made})
     planned = SimpleNamespace(folder="mean", method=SimpleNamespace(name="mean_uniform"))
-    rows = published_rows(labelled(*names), planned, candidate)
+    facts = {"labels": {name: ["x", "y"] for name in names}}
+    spec = private(columns={"text": "body", "labels": list(names)}, public_facts=facts)
+    rows = published_rows(spec, planned, candidate)
     assert rows.select(names).rows() == [("x",) * len(names), ("y",) * len(names)]
     assert rows["dpsynth_topic"].to_list() == [0, 1]
     assert rows.columns == ["text", *names, *(f"dpsynth_{name}" for name in names)]

@@ -43,9 +43,8 @@ def test_a_fixed_plan_dataset_opens_without_the_accounting_library_once_it_was_p
 ):
     keep_demo_plans(tmp_path_factory, tmp_path / "home")
     demo = (ROOT / "dpsynth_assets" / "defs" / "tickets" / "defs.yaml").read_text()
-    fixed = demo.replace("name: tickets", "name: fixed").replace(
-        "accountant: zcdp", "accountant: tight"
-    )
+    fixed = demo.replace("name: tickets", "name: fixed")
+    fixed = fixed.replace("accountant: zcdp", "accountant: tight")
     (tmp_path / "fixed.yaml").write_text(fixed)
     code = (
         "import sys, dpsynth_assets.definitions as d;"

@@ -59,43 +59,48 @@ class HeldOut:
         return records, embeddings.astype(np.float32)
 
 
-def release(spec, plan, ledger, releases, tmp_path, name, weight, *, finished=True):
-    """A classifier that answers `billing` where weight * first coordinate is not negative."""
-    request = stage_request(
-        spec,
-        plan.method("downstream_fine_tuning"),
-        plan.method("downstream_fine_tuning").plan.stages[0],
-        release=name,
-    )
-    reservation = ledger.reserve(request, plan.budget, plan.releases)
-    if not finished:
-        return
-    model = new_label_classifier(4, 2)
-    with torch.no_grad():
-        model.weight[0, 0] = weight
-    save_label_classifier(model, LABELS, tmp_path / name)
-    digest, uri = releases.save(reservation.id, {"task": "classification"}, None, tmp_path / name)
-    ledger.commit(reservation, artifact_digest=digest, artifact_uri=uri)
+@pytest.fixture
+def release(spec, plan, ledger, releases, tmp_path):
+    """Releases a classifier that answers `billing` where weight * coordinate is not negative."""
+    method = plan.method("downstream_fine_tuning")
+
+    def release(name, weight, *, finished=True):
+        request = stage_request(spec, method, method.plan.stages[0], release=name)
+        reservation = ledger.reserve(request, plan.budget, plan.releases)
+        if not finished:
+            return
+        model = new_label_classifier(4, 2)
+        with torch.no_grad():
+            model.weight[0, 0] = weight
+        save_label_classifier(model, LABELS, tmp_path / name)
+        facts = {"task": "classification"}
+        digest, uri = releases.save(reservation.id, facts, None, tmp_path / name)
+        ledger.commit(reservation, artifact_digest=digest, artifact_uri=uri)
+
+    return release
 
 
-def test_the_latest_release_is_tested_on_held_out_records(spec, plan, ledger, releases, tmp_path):
-    release(spec, plan, ledger, releases, tmp_path, "open", 0.0, finished=False)
-    assert score_models(spec, plan, ledger, releases, HeldOut()) == []  # not released yet
-    release(spec, plan, ledger, releases, tmp_path, "first", -1.0)
-    [first] = score_models(spec, plan, ledger, releases, HeldOut())
-    release(spec, plan, ledger, releases, tmp_path, "second", 1.0)
-    [second] = score_models(spec, plan, ledger, releases, HeldOut())
+@pytest.fixture
+def scored(spec, plan, ledger, releases):
+    return lambda: score_models(spec, plan, ledger, releases, HeldOut())
+
+
+def test_the_latest_release_is_tested_on_held_out_records(spec, release, scored):
+    release("open", 0.0, finished=False)
+    assert scored() == []  # not released yet
+    release("first", -1.0)
+    [first] = scored()
+    release("second", 1.0)
+    [second] = scored()
     assert (first["accuracy"], second["accuracy"]) == (0.0, 0.75)
     assert second["guarantee"] == "dp"
     assert 0 < second["epsilon"] <= spec.budget.epsilon
     assert second["delta"] == spec.budget.delta
 
 
-def test_its_row_stands_in_the_report_without_scores_of_text(
-    spec, plan, ledger, releases, tmp_path
-):
-    release(spec, plan, ledger, releases, tmp_path, "first", 1.0)
-    [row] = report_table([], score_models(spec, plan, ledger, releases, HeldOut()))
+def test_its_row_stands_in_the_report_without_scores_of_text(release, scored):
+    release("first", 1.0)
+    [row] = report_table([], scored())
     assert row["accuracy"] == 0.75
     assert row["mauve"] is None
     json.dumps(row)

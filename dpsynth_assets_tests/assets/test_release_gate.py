@@ -40,27 +40,20 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def declared(**changes):
-    spec = letters(
-        columns={"labels": ["label"]},
-        public_facts={"labels": {"label": ["a", "b"]}},
-        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 4},
-        methods=[{"method": "mean_uniform", "settings": {"expected_batch_size": 64}}],
-        **changes,
-    )
-    return spec, plan_dataset(spec)
+SPEC = letters(columns={"labels": ["label"]}, public_facts={"labels": {"label": ["a", "b"]}})
 
 
-def candidate(ledger, spec, plan, texts, release="first", inputs=None):
+@pytest.fixture
+def plan():
+    return plan_dataset(SPEC)
+
+
+def candidate(ledger, plan, texts, release="first", inputs=None):
     """A paid candidate of these texts."""
     (planned,) = plan.methods
-    request = stage_request(
-        spec,
-        planned,
-        planned.plan.stages[0],
-        release=release,
-        inputs={"public_language_model": "m", **(inputs or {})},
-    )
+    made_from = {"public_language_model": "m", **(inputs or {})}
+    (stage,) = planned.plan.stages
+    request = stage_request(SPEC, planned, stage, release=release, inputs=made_from)
     reservation = ledger.reserve(request, plan.budget)
     rows = pl.DataFrame({"text": texts, "label": ["a"] * len(texts)})
     if not reservation.reused:
@@ -69,15 +62,15 @@ def candidate(ledger, spec, plan, texts, release="first", inputs=None):
     return rows.with_columns(pl.lit(reservation.id).alias("reservation"))
 
 
-def publish(spec, plan, rows):
-    return corpus_asset(spec, plan, plan.methods[0])(
+def publish(plan, rows):
+    return corpus_asset(SPEC, plan, plan.methods[0])(
         dg.build_asset_context(), rows, ledger=PrivacyLedger(), release_store=ReleaseStore()
     )
 
 
-def outcomes(spec, plan, rows):
+def outcomes(plan, rows):
     """Results of the gate's checks, as a run makes them."""
-    gate, *_ = corpus_asset_checks(spec, plan.budget, plan.methods[0])
+    gate, *_ = corpus_asset_checks(SPEC, plan.budget, plan.methods[0])
     results = gate(rows, ledger=PrivacyLedger(), release_store=ReleaseStore())
     return {result.check_name: result.passed for result in results}
 
@@ -86,9 +79,9 @@ def _names(checks):
     return {key.name for key in checks.check_keys}
 
 
-def warn(spec, plan, rows):
+def warn(plan, rows):
     """What the internal comparison tells: its check, its metadata, and the table it keeps."""
-    asset = copied_spans_asset(spec, plan.methods[0])
+    asset = copied_spans_asset(SPEC, plan.methods[0])
     told = asset(candidate_corpus=rows, public_corpus=PUBLIC, sensitive_store=SensitiveStore())
     table = SensitiveStore().read_internal_table(
         "letters", spans_table("mean_uniform"), purpose="internal evaluation"
@@ -96,13 +89,12 @@ def warn(spec, plan, rows):
     return told, table
 
 
-def test_a_candidate_that_copies_a_record_is_published_and_the_steward_is_told(ledger, home):
-    spec, plan = declared()
-    rows = candidate(ledger, spec, plan, ["a calm letter", f"well, {SECRET} again"])
-    assert outcomes(spec, plan, rows) == dict.fromkeys(GATE, True)
-    publish(spec, plan, rows)
+def test_a_candidate_that_copies_a_record_is_published_and_the_steward_is_told(ledger, home, plan):
+    rows = candidate(ledger, plan, ["a calm letter", f"well, {SECRET} again"])
+    assert outcomes(plan, rows) == dict.fromkeys(GATE, True)
+    publish(plan, rows)
     assert released_rows_path("letters", "mean_uniform").exists()
-    told, table = warn(spec, plan, rows)
+    told, table = warn(plan, rows)
     (result,) = told.check_results
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert table.rows() == [(1, SECRET)]
@@ -110,43 +102,39 @@ def test_a_candidate_that_copies_a_record_is_published_and_the_steward_is_told(l
     assert [entry.kind for entry in ledger.entries()] == ["reserve", "commit"]
 
 
-def test_where_nothing_is_copied_the_steward_is_told_so(ledger):
-    spec, plan = declared()
-    told, table = warn(spec, plan, candidate(ledger, spec, plan, ["a calm letter"]))
+def test_where_nothing_is_copied_the_steward_is_told_so(ledger, plan):
+    told, table = warn(plan, candidate(ledger, plan, ["a calm letter"]))
     assert told.check_results[0].passed
     assert table.is_empty()
     assert table.columns == ["row", "words"]
 
 
-def test_spans_that_overlap_are_one_and_texts_are_kept_apart(ledger):
-    spec, plan = declared()
+def test_spans_that_overlap_are_one_and_texts_are_kept_apart(ledger, plan):
     cut = " ".join(SECRET.split()[:13])
-    rows = candidate(ledger, spec, plan, [f"{SECRET}. And more: {cut}.", cut, "calm"])
-    _, table = warn(spec, plan, rows)
+    rows = candidate(ledger, plan, [f"{SECRET}. And more: {cut}.", cut, "calm"])
+    _, table = warn(plan, rows)
     assert table.rows() == [(0, SECRET), (0, cut), (1, cut)]
 
 
-def test_neither_the_corpus_nor_its_gate_can_open_a_private_record():
-    spec, plan = declared()
+def test_neither_the_corpus_nor_its_gate_can_open_a_private_record(plan):
     (planned,) = plan.methods
-    corpus = corpus_asset(spec, plan, planned)
-    gates = corpus_asset_checks(spec, plan.budget, planned)
+    corpus = corpus_asset(SPEC, plan, planned)
+    gates = corpus_asset_checks(SPEC, plan.budget, planned)
     for each in [corpus, *gates]:
         assert "sensitive_store" not in each.required_resource_keys
     assert all("private" not in key.path[-1] for key in corpus.dependency_keys)
 
 
 @pytest.mark.parametrize("text", ["a calm letter", SECRET, " "])
-def test_in_one_run_the_corpus_follows_the_gate(ledger, text):
-    spec, plan = declared()
-    rows = candidate(ledger, spec, plan, [text])
-    checks = corpus_asset_checks(spec, plan.budget, plan.methods[0])
+def test_in_one_run_the_corpus_follows_the_gate(ledger, text, plan):
+    rows = candidate(ledger, plan, [text])
+    checks = corpus_asset_checks(SPEC, plan.budget, plan.methods[0])
     gates = [each for each in checks if _names(each) & {*GATE}]
     run = dg.materialize(
         [
             _made(dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"]), rows),
             *gates,
-            corpus_asset(spec, plan, plan.methods[0]),
+            corpus_asset(SPEC, plan, plan.methods[0]),
         ],
         resources={"ledger": PrivacyLedger(), "release_store": ReleaseStore()},
         raise_on_error=False,
@@ -184,29 +172,26 @@ def _store_edited(rows, store):
 @pytest.mark.parametrize(
     "forge", [_text_edited, _label_edited, _row_added, _of_no_charge, _store_edited]
 )
-def test_rows_that_are_not_those_that_were_paid_for_are_not_published(ledger, forge):
-    spec, plan = declared()
-    rows = forge(candidate(ledger, spec, plan, ["a calm letter"]), ReleaseStore())
-    assert [name for name, passed in outcomes(spec, plan, rows).items() if not passed] == [PAID_FOR]
+def test_rows_that_are_not_those_that_were_paid_for_are_not_published(ledger, forge, plan):
+    rows = forge(candidate(ledger, plan, ["a calm letter"]), ReleaseStore())
+    assert [name for name, passed in outcomes(plan, rows).items() if not passed] == [PAID_FOR]
     with pytest.raises(dg.Failure, match=PAID_FOR):
-        publish(spec, plan, rows)
+        publish(plan, rows)
     assert not released_rows_path("letters", "mean_uniform").exists()
 
 
-def test_rows_made_from_a_release_of_another_ledger_are_not_published(ledger):
-    spec, plan = declared()
+def test_rows_made_from_a_release_of_another_ledger_are_not_published(ledger, plan):
     elsewhere = "ab" * 16
-    rows = candidate(ledger, spec, plan, ["a calm letter"], inputs={"cluster_histogram": elsewhere})
+    rows = candidate(ledger, plan, ["a calm letter"], inputs={"cluster_histogram": elsewhere})
     with pytest.raises(dg.Failure, match=f"Expected the release {elsewhere}"):
-        publish(spec, plan, rows)
+        publish(plan, rows)
 
 
-def test_a_published_row_that_was_edited_fails_the_check_of_the_card(ledger):
-    spec, plan = declared()
-    publish(spec, plan, candidate(ledger, spec, plan, ["a calm letter"]))
+def test_a_published_row_that_was_edited_fails_the_check_of_the_card(ledger, plan):
+    publish(plan, candidate(ledger, plan, ["a calm letter"]))
     (card,) = (
         each
-        for each in corpus_asset_checks(spec, plan.budget, plan.methods[0])
+        for each in corpus_asset_checks(SPEC, plan.budget, plan.methods[0])
         if "card_equals_ledger" in _names(each)
     )
     resources = {"ledger": PrivacyLedger(), "release_store": ReleaseStore()}
@@ -216,12 +201,11 @@ def test_a_published_row_that_was_edited_fails_the_check_of_the_card(ledger):
     assert not card(**resources).passed
 
 
-def test_a_corpus_keeps_its_data_version_until_other_rows_are_published(ledger):
-    spec, plan = declared()
-    first = candidate(ledger, spec, plan, ["a calm letter"])
-    versions = [publish(spec, plan, first).data_version for _ in range(2)]
-    other = candidate(ledger, spec, plan, ["another letter"], release="second")
-    assert versions[0] == versions[1] != publish(spec, plan, other).data_version
+def test_a_corpus_keeps_its_data_version_until_other_rows_are_published(ledger, plan):
+    first = candidate(ledger, plan, ["a calm letter"])
+    versions = [publish(plan, first).data_version for _ in range(2)]
+    other = candidate(ledger, plan, ["another letter"], release="second")
+    assert versions[0] == versions[1] != publish(plan, other).data_version
 
 
 def _made(key, value):

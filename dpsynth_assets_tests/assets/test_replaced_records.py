@@ -32,14 +32,9 @@ def digest(spec):
     return source_digest(read_rows(spec), spec, KEY)
 
 
-def pay(store, name):
-    """Does what a release does before it is charged."""
-    store.pay_for_records(name)
-
-
 def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, store):
     assert read(declare(tmp_path, "one", letters(range(50))), store).success
-    pay(store, "one")
+    store.pay_for_records("one")
     (part,) = store.parts("one").places
     kept = (part / "source.parquet").read_bytes()
     result = read(declare(tmp_path, "one", letters(range(1, 51))), store)
@@ -82,12 +77,12 @@ def test_records_that_a_check_refuses_are_refused_in_one_constant_sentence(
 def test_what_the_message_offers_is_true(tmp_path, store):
     first, other = letters(range(50)), letters(range(200, 260))
     assert read(declare(tmp_path, "one", first), store).success
-    pay(store, "one")
+    store.pay_for_records("one")
     assert not read(declare(tmp_path, "one", other), store).success
     assert read(declare(tmp_path, "one", first), store).success, "restored"
     raised = {"source": {"path": str(tmp_path / "one.csv"), "version": "2"}}
     assert read(declare(tmp_path, "one", other, **raised), store).success, "another version"
-    pay(store, "one")
+    store.pay_for_records("one")
     assert not read(declare(tmp_path, "one", first, **raised), store).success
     assert read(declare(tmp_path, "one", first), store).success, "each version has its own records"
 
@@ -95,14 +90,14 @@ def test_what_the_message_offers_is_true(tmp_path, store):
 def test_records_that_nothing_was_paid_for_may_be_replaced(tmp_path, store):
     for start in (0, 100, 200):
         assert read(declare(tmp_path, "one", letters(range(start, start + 50))), store).success
-    pay(store, "one")
+    store.pay_for_records("one")
     assert read(declare(tmp_path, "one", letters(range(200, 250))), store).success
     assert not read(declare(tmp_path, "one", letters(range(50))), store).success
 
 
 def test_a_paid_digest_stays_through_a_purge_and_goes_with_the_store(tmp_path, store):
     assert read(declare(tmp_path, "one", letters(range(50))), store).success
-    pay(store, "one")
+    store.pay_for_records("one")
     purge(store, PurgeRule(), lambda _: False)
     other = declare(tmp_path, "one", letters(range(100, 150)))
     assert not read(other, store).success
@@ -122,7 +117,7 @@ def test_records_of_a_refused_reading_are_not_the_ones_paid_for(tmp_path, store)
     assert read(declare(tmp_path, "one", letters(range(50))), store).success
     assert read(declare(tmp_path, "two", letters(range(300, 350))), store).success
     assert not read(declare(tmp_path, "two", letters(range(50))), store).success
-    pay(store, "two")
+    store.pay_for_records("two")
     assert read(declare(tmp_path, "two", letters(range(300, 350))), store).success
 
 
@@ -188,7 +183,7 @@ def test_a_window_is_compared_by_its_own_records(tmp_path):
 @pytest.mark.parametrize("columns", [{"text": "text", "id": "id"}, {"text": "id"}])
 def test_an_edited_set_of_columns_lets_no_other_records_pass(tmp_path, store, columns):
     assert read(declare(tmp_path, "one", letters(range(50))), store).success
-    pay(store, "one")
+    store.pay_for_records("one")
     other = declare(tmp_path, "one", letters(range(100, 150)), columns=columns)
     assert not read(other, store).success
 
@@ -213,9 +208,9 @@ def test_a_reading_that_was_cut_off_is_not_charged_for(tmp_path, store):
     assert read(spec, store).success
     store.read_records.begin_reading("one")
     with pytest.raises(PrivacyError, match=r"cut off\. Nothing was charged"):
-        pay(store, "one")
+        store.pay_for_records("one")
     assert read(spec, store).success
-    pay(store, "one")
+    store.pay_for_records("one")
 
 
 def test_records_that_nobody_noted_as_read_are_not_charged_for(tmp_path, store):
@@ -223,12 +218,12 @@ def test_records_that_nobody_noted_as_read_are_not_charged_for(tmp_path, store):
     (note,) = store.base.rglob("one.read")
     note.unlink()
     with pytest.raises(PrivacyError, match=r"cut off\. Nothing was charged"):
-        pay(store, "one")
+        store.pay_for_records("one")
 
 
 def test_records_that_are_not_there_are_not_charged_for(store):
     with pytest.raises(PrivacyError, match=r"got nothing: .*Nothing was charged"):
-        pay(store, "one")
+        store.pay_for_records("one")
 
 
 @pytest.mark.parametrize(

@@ -52,18 +52,18 @@ def shown(section, fail, capfd, caplog):
     return page, page + "".join(capfd.readouterr()) + caplog.text
 
 
-def chained():
-    try:
-        raise ValueError(CANARY)
-    except ValueError as error:
-        raise RuntimeError("outer") from error
+def while_handling(error, *, because=False):
+    """Raises an error in the handler of one about a record; that may be its cause, too."""
 
+    def fail():
+        try:
+            raise ValueError(CANARY)
+        except ValueError as of_a_record:
+            if because:
+                raise error from of_a_record
+            raise error  # noqa: B904 - the context is what is tested
 
-def in_a_handler():
-    try:
-        raise ValueError(CANARY)
-    except ValueError:
-        {}["a key"]
+    return fail
 
 
 def noted():
@@ -86,34 +86,6 @@ def of_pydantic():
         number: int
 
     Model(number=CANARY)
-
-
-def refused_because_of_a_record():
-    try:
-        raise ValueError(CANARY)
-    except ValueError as error:
-        raise BudgetExceededError("No budget is left.") from error
-
-
-def failed_because_of_a_record():
-    try:
-        raise ValueError(CANARY)
-    except ValueError as error:
-        raise dg.Failure("A failure of ours.") from error
-
-
-def interrupted_while_handling():
-    try:
-        raise ValueError(CANARY)
-    except ValueError:
-        raise DagsterExecutionInterruptedError from None
-
-
-def stopped_while_handling():
-    try:
-        raise ValueError(CANARY)
-    except ValueError:
-        raise KeyboardInterrupt(CANARY)  # noqa: B904 - the chain is what is tested
 
 
 def asked_again():
@@ -146,16 +118,16 @@ PRIVATE = {
     "a number": lambda: int(CANARY),
     "bytes": lambda: (CANARY + "é").encode("ascii"),
     "a model": of_pydantic,
-    "a cause": chained,
-    "a context": in_a_handler,
+    "a cause": while_handling(RuntimeError("outer"), because=True),
+    "a context": while_handling(KeyError("a key")),
     "a note": noted,
     "a group": grouped,
     "a local": in_a_local,
-    "a refusal's cause": refused_because_of_a_record,
-    "a failure's cause": failed_because_of_a_record,
+    "a refusal's cause": while_handling(BudgetExceededError("None is left."), because=True),
+    "a failure's cause": while_handling(dg.Failure("A failure of ours."), because=True),
     "a tokenizer": of_a_tokenizer,
-    "an interrupt's context": interrupted_while_handling,
-    "Ctrl-C's context": stopped_while_handling,
+    "an interrupt's context": while_handling(DagsterExecutionInterruptedError()),
+    "Ctrl-C's context": while_handling(KeyboardInterrupt(CANARY)),
     "a retry's cause": asked_again,
 }
 

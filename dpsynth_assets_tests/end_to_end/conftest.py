@@ -104,6 +104,7 @@ def private_spec(folder: Path, **changes: Any) -> PrivateDatasetSpec:
         "temperature": 1.2,
         "clip_bound": 6.0,
     }
+    sparse = {**shared, "min_tokens_for_new_document": 2, "max_tokens_per_batch": 80}
     fields: dict[str, Any] = {
         "name": "letters",
         "source": {"path": str(folder / "private.jsonl")},
@@ -114,22 +115,10 @@ def private_spec(folder: Path, **changes: Any) -> PrivateDatasetSpec:
         "public_data": "tiny",
         "cluster_histogram": {"budget_share": 0.05, "clusters_per_label": 2},
         "methods": [
-            {
-                "method": "mean_uniform",
-                "budget_share": 0.4,
-                "settings": shared,
-            },
+            {"method": "mean_uniform", "budget_share": 0.4, "settings": shared},
             {"method": "mean_clustered", "budget_share": 0.4, "settings": shared},
             {"method": "median_clustered", "settings": {**shared, "matched_epsilon": 24.0}},
-            {
-                "method": "mean_svt",
-                "budget_share": 0.14,
-                "settings": {
-                    **shared,
-                    "min_tokens_for_new_document": 2,
-                    "max_tokens_per_batch": 80,
-                },
-            },
+            {"method": "mean_svt", "budget_share": 0.14, "settings": sparse},
         ],
         "evaluation": {
             "canaries": str(folder / "canaries.txt"),

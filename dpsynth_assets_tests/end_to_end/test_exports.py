@@ -57,8 +57,23 @@ def root(exported, house, monkeypatch):
     return exported[0]
 
 
+def ledger_in(home):
+    return Ledger(f"sqlite:///{home / 'ledger' / 'ledger.sqlite'}")
+
+
 def entries(root):
-    return Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}").entries()
+    return ledger_in(root / "home").entries()
+
+
+def shown_by(package):
+    """The entries that a package's proof shows: those behind its label, and its own."""
+    shown = json.loads((package / PROOF_FILE).read_text())["entries"]
+    *behind, own = [ProvenEntry.from_json(each).entry for each in shown]
+    return behind, own
+
+
+def export(target, *options):
+    return CliRunner().invoke(app, ["export", "letters", DP, *options, "--output", str(target)])
 
 
 @pytest.mark.parametrize("method", [DP, EX_POST])
@@ -227,8 +242,7 @@ def forged(folder, entries, package, behind):
 def test_a_label_without_a_charge_that_its_release_names_is_refused(exported, tmp_path):
     """Not even who writes the export's entry himself can leave out what entries before it name."""
     root, _ = exported
-    shown = json.loads((root / DP / PROOF_FILE).read_text())["entries"]
-    *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
+    entries, package = shown_by(root / DP)
     (histogram, *_) = [e for e in entries if e.asset.endswith("/cluster_histogram")]
     some = [each for each in entries if each.reservation != histogram.reservation]
     copies = [tmp_path / "whole", tmp_path / "part"]
@@ -244,8 +258,7 @@ def test_a_label_without_a_charge_that_its_release_names_is_refused(exported, tm
 
 
 def test_entries_of_other_cohorts_are_no_part_of_a_proof(copy):
-    shown = json.loads((copy / PROOF_FILE).read_text())["entries"]
-    *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
+    entries, package = shown_by(copy)
     other = entries[-1]._replace(seq=len(entries) + 1, cohort="other")
     seal = package._replace(seq=len(entries) + 2)
     head, all_of_them = proven([*entries, other, seal], [*entries, other, seal])
@@ -255,8 +268,7 @@ def test_entries_of_other_cohorts_are_no_part_of_a_proof(copy):
 
 
 def test_a_forged_entry_gets_one_line(copy):
-    shown = json.loads((copy / PROOF_FILE).read_text())["entries"]
-    *entries, package = [ProvenEntry.from_json(each).entry for each in shown]
+    entries, package = shown_by(copy)
     for parameters in ("{}", "[]", "null", '{"files": []}'):
         seal = package._replace(seq=len(entries) + 1, parameters_json=parameters)
         head, all_of_them = proven([*entries, seal], [*entries, seal])
@@ -285,40 +297,33 @@ def test_no_private_value_and_no_place_of_the_owner_leaves(exported):
 def test_exporting_again_charges_nothing_and_adds_no_line(root, house):
     before = entries(root)
     assert sum(e.mechanism == "export" and e.kind == "reserve" for e in before) == 2
-    options = ["--license", "cc0-1.0", "--language", "en", "--output", str(root / DP)]
-    assert CliRunner().invoke(app, ["export", "letters", DP, *options]).exit_code == 0
+    assert export(root / DP, "--license", "cc0-1.0", "--language", "en").exit_code == 0
     assert entries(root) == before
-    ledger = Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}")
-    original = Ledger(f"sqlite:///{house.home / 'ledger' / 'ledger.sqlite'}")
-    assert ledger.spend("letters").epsilon == original.spend("letters").epsilon
+    spent = {ledger_in(home).spend("letters").epsilon for home in (root / "home", house.home)}
+    assert len(spent) == 1
 
 
 def test_altered_rows_in_the_released_folder_do_not_leave(root):
     (file,) = (root / "home" / "released" / "letters" / DP / "data").iterdir()
     original = file.read_bytes()
     pl.read_parquet(file).reverse().write_parquet(file)
-    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "again")])
+    result = export(root / "again")
     file.write_bytes(original)
     assert result.exit_code != 0
     assert not (root / "again").exists()
 
 
 def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(root):
-    label = json.loads((root / DP / LABEL_FILE).read_text())
-    (charge,) = [
-        each
-        for each in entries(root)
-        if each.reservation == label["subject"]["reservation"] and each.kind == "reserve"
-    ]
-    refuted = audit_result(
-        attack_record.attacks_on(charge)[0]["name"],
-        passed=False,
-        settings=attack_record.settings_of_charge(charge),
-    )
+    paid = json.loads((root / DP / LABEL_FILE).read_text())["subject"]["reservation"]
+    of_it = [each for each in entries(root) if each.reservation == paid]
+    (charge,) = [each for each in of_it if each.kind == "reserve"]
+    settings = attack_record.settings_of_charge(charge)
+    name = attack_record.attacks_on(charge)[0]["name"]
+    refuted = audit_result(name, passed=False, settings=settings)
     kept = attack_record.attacks_file().read_bytes()
     attack_record.save_attacks([refuted])
     before = entries(root)
-    asked = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "refuted")])
+    asked = export(root / "refuted")
     attack_record.attacks_file().write_bytes(kept)
     assert asked.exit_code != 0
     assert not (root / "refuted").exists()
@@ -328,25 +333,22 @@ def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(root):
 @pytest.mark.usefixtures("root")
 def test_a_folder_of_something_else_is_not_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
-    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(tmp_path)])
-    assert result.exit_code != 0
+    assert export(tmp_path).exit_code != 0
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
 def test_a_package_with_somebodys_files_beside_is_not_replaced(root):
     (root / DP / ".git").mkdir()
     (root / DP / ".git" / "config").write_text("keep")
-    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / DP)])
-    assert result.exit_code != 0
+    assert export(root / DP).exit_code != 0
     assert (root / DP / ".git" / "config").read_text() == "keep"
     shutil.rmtree(root / DP / ".git")
 
 
 def test_the_audit_trail_lists_what_left_and_agrees(exported, house):
     root, _ = exported
-    ledger = Ledger(f"sqlite:///{root / 'home' / 'ledger' / 'ledger.sqlite'}")
     store = ReleaseStore.at(str(root / "home" / "artifacts" / "releases"))
-    trail = audit_trail("letters", ledger, store, house.instance)
+    trail = audit_trail("letters", ledger_in(root / "home"), store, house.instance)
     left = [spend for spend in trail.spends if spend.asset.endswith("/exported_corpus")]
     assert len(left) == 2
     assert [str(finding) for finding in trail.findings if "export" in str(finding)] == []

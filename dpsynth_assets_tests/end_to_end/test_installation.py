@@ -16,11 +16,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.sensitive.record_parts import SPLITS
-from dpsynth_assets_tests.end_to_end.conftest import (
-    CANARY,
-    LABELS,
-    SECRET,
-)
+from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, SECRET
 
 pytestmark = pytest.mark.slow
 
@@ -70,15 +66,8 @@ def test_published_corpus_has_text_labels_id_and_provenance_and_nothing_else(hou
     rows = pl.read_parquet(
         house.home / "released" / "letters" / method / "data" / "train-00000-of-00001.parquet"
     )
-    assert rows.columns == [
-        "text",
-        "label",
-        "dpsynth_id",
-        "dpsynth_method",
-        "dpsynth_batch",
-        "dpsynth_cluster",
-        "dpsynth_n_tokens",
-    ]
+    told = ("id", "method", "batch", "cluster", "n_tokens")
+    assert rows.columns == ["text", "label", *(f"dpsynth_{name}" for name in told)]
     assert rows.height > 0
     assert set(rows["label"].unique()) <= set(LABELS)
     assert rows["dpsynth_id"].n_unique() == rows.height

@@ -13,6 +13,7 @@ import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.report.cards import LABEL_FILE
+from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.end_to_end.conftest import (
     SECRET,
     documents,
@@ -48,13 +49,8 @@ def installation(tmp_path_factory):
     )
     secret = pl.DataFrame({"review_id": ["S1"], "topic": ["billing"], "text": [SECRET]})
     pl.concat([private, secret]).write_csv(folder / "reviews.csv")
-    datasets = folder / "datasets"
-    datasets.mkdir()
-    base = {
-        "type": "dpsynth_assets.components.PublicData",
-        "attributes": public_spec(folder).model_dump(mode="json", exclude_unset=True),
-    }
-    (datasets / "public.yaml").write_text(json.dumps(base))
+    base = public_spec(folder).model_dump(mode="json", exclude_unset=True)
+    written(folder / "datasets" / "public.yaml", base, "PublicData")
     return folder
 
 

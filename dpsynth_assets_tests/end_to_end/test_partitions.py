@@ -11,7 +11,6 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, cohort_registry, known_cohorts
-from dpsynth_assets.definitions import resources
 from dpsynth_assets.orchestration.assets.audit_trail import (
     audit_trail,
     audited_cohorts,
@@ -23,11 +22,10 @@ from dpsynth_assets.orchestration.assets.keys import (
     register_partitions,
 )
 from dpsynth_assets.orchestration.assets.privacy_budgets import last_findings
-from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.end_to_end.conftest import (
+    definitions_of,
     documents,
     installation_in,
     keep_audits,
@@ -93,9 +91,7 @@ class Windows:
     def __init__(self, folder: Path, instance: dg.DagsterInstance, patch: Any) -> None:
         self.folder, self.instance, self.patch = folder, instance, patch
         self.spec = windowed(folder)
-        self.definitions = dg.Definitions.merge(
-            public_definitions(public_spec(folder)), declared_definitions(self.spec), resources()
-        )
+        self.definitions = definitions_of(public_spec(folder), self.spec)
 
     def on(self, day: str) -> None:
         """Sets the calendar."""
@@ -187,9 +183,7 @@ def every_check_passed(windows):
 
 def test_a_scheduled_window_has_each_check_of_its_new_corpus(windows):
     spec = windowed(windows.folder, schedule={"cron": "@monthly"})
-    scheduled = dg.Definitions.merge(
-        public_definitions(public_spec(windows.folder)), declared_definitions(spec), resources()
-    )
+    scheduled = definitions_of(public_spec(windows.folder), spec)
     with dg.build_schedule_context(
         instance=windows.instance,
         scheduled_execution_time=datetime(2026, 3, 2, tzinfo=UTC),
@@ -224,11 +218,7 @@ def test_ledger_and_event_log_agree_about_every_window(windows):
 
 
 def test_records_in_parts_change_no_release_of_a_window(windows):
-    in_parts = dg.Definitions.merge(
-        public_definitions(public_spec(windows.folder)),
-        declared_definitions(windowed(windows.folder, parts=3)),
-        resources(),
-    )
+    in_parts = definitions_of(public_spec(windows.folder), windowed(windows.folder, parts=3))
     charges = windows.ledger.count_charges()
     result = windows.run(PAYS, KEYS[-1], definitions=in_parts)
     assert result.success, failures(result)

@@ -48,14 +48,8 @@ SETTINGS = {
     },
     "downstream_fine_tuning": {"steps": 4, "expected_batch_size": 32, "task": "classification"},
 }
-RELEASED = " or ".join(
-    f'+key:"notes/{asset}"'
-    for asset in (
-        "ctcl/finetuned_generator",
-        "shared/topic_histogram",
-        "epsvec/candidate_corpus",
-    )
-)
+ASKED = ("ctcl/finetuned_generator", "shared/topic_histogram", "epsvec/candidate_corpus")
+RELEASED = " or ".join(f'+key:"notes/{asset}"' for asset in ASKED)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.attacks.reconstruction import CopyingModel
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
@@ -17,8 +16,9 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Reads, Runner
 from dpsynth_assets.sensitive.store import StoredRecords
+from dpsynth_assets_tests.declared import private
 
-LABELS = ["a", "b"]
+LABELS = ("a", "b")
 HISTOGRAM = "shared/cluster_histogram"
 BATCHES = {"expected_batch_size": 16, "clip_bound": 2.0, "max_document_tokens": 30}
 POSITIONS = 8192
@@ -52,17 +52,14 @@ class Unread(StoredRecords):
 
 
 def declared(method, settings):
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "letters",
-            "source": {"path": "nowhere.jsonl"},
-            "columns": {"labels": ["label"]},
-            "public_facts": {"labels": {"label": LABELS}, "records": 4000},
-            "budget": {"epsilon": 20.0, "delta": 1e-6, "accepts_ex_post": True},
-            "public_data": "tiny",
-            "cluster_histogram": {"budget_share": 0.05, "clusters_per_label": 2},
-            "methods": [{"method": method, "settings": settings}],
-        }
+    return private(
+        name="letters",
+        columns={"labels": ["label"]},
+        public_facts={"labels": {"label": LABELS}, "records": 4000},
+        budget={"epsilon": 20.0, "delta": 1e-6, "accepts_ex_post": True},
+        public_data="tiny",
+        cluster_histogram={"budget_share": 0.05, "clusters_per_label": 2},
+        methods=[{"method": method, "settings": settings}],
     )
 
 
@@ -101,43 +98,23 @@ def failure_of(folder, method, settings, histogram):
     return str(failed.value), {entry.asset for entry in ledger.entries()}
 
 
-def released(dp_counts, labels=LABELS):
-    return ClusterHistogram(labels=tuple(labels), centers=((0, 2), (1, 3)), dp_counts=dp_counts)
-
-
 @pytest.mark.parametrize(
-    ("method", "settings", "histogram", "message"),
+    ("method", "settings", "counts", "message"),
     [
-        (
-            "mean_uniform",
-            BATCHES | {"max_document_tokens": POSITIONS},
-            released(FULL),
-            "within 8192 tokens",
-        ),
-        (
-            "invisible_ink",
-            BATCHES | {"max_example_tokens": POSITIONS},
-            released(FULL),
-            "within 8192 tokens",
-        ),
-        ("mean_clustered", BATCHES, released(EMPTY), "half a batch"),
-        ("median_clustered", BATCHES, released(FULL, ["a", "c"]), "declared labels"),
-        ("mean_uniform", BATCHES, released(FULL), "source.parquet of 'letters' in the sensitive"),
+        ("mean_uniform", {"max_document_tokens": POSITIONS}, FULL, "within 8192 tokens"),
+        ("invisible_ink", {"max_example_tokens": POSITIONS}, FULL, "within 8192 tokens"),
+        ("mean_clustered", {}, EMPTY, "half a batch"),
+        ("median_clustered", {"matched_epsilon": 20.0}, FULL, "declared labels"),
+        ("mean_uniform", {}, FULL, "source.parquet of 'letters' in the sensitive"),
     ],
-    ids=[
-        "long documents",
-        "long examples",
-        "no batch",
-        "other labels",
-        "records purged or lost",
-    ],
+    ids=["long documents", "long examples", "no batch", "other labels", "lost records"],
 )
 def test_what_cannot_be_drawn_costs_nothing_and_says_what_is_wrong(
-    tmp_path, method, settings, histogram, message, own_home
+    tmp_path, method, settings, counts, message, own_home
 ):
-    if method == "median_clustered":
-        settings = settings | {"matched_epsilon": 20.0}
-    shown, charged = failure_of(tmp_path, method, settings, histogram)
+    labels = ("a", "c") if message == "declared labels" else LABELS
+    histogram = ClusterHistogram(labels=labels, centers=((0, 2), (1, 3)), dp_counts=counts)
+    shown, charged = failure_of(tmp_path, method, BATCHES | settings, histogram)
     assert message in shown
     assert shown.startswith("letters/")
     assert "withheld" not in shown
