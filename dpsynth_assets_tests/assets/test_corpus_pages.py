@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.orchestration.assets import stage_metadata
 from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
@@ -50,8 +49,7 @@ def test_many_labels_and_long_texts_are_cut():
     assert all(len(r.data["text"]) <= stage_metadata.SAMPLE_CHARACTERS for r in records)
 
 
-def test_every_corpus_is_described_by_its_price_and_then_its_own_method():
-    graph = defs().resolve_asset_graph()
+def test_every_corpus_is_described_by_its_price_and_then_its_own_method(graph):
     for key in graph.get_all_asset_keys():
         if key.path[-1] == "corpus" and key.path[1] in REGISTRY:
             title = with_paper_links(REGISTRY[key.path[1]].title)

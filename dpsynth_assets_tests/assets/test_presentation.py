@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.orchestration.metadata import (
     bound_down,
@@ -85,8 +84,8 @@ def test_code_that_is_not_there_is_refused():
         code_references("dpsynth_assets.clustering.fit_centres")
 
 
-def test_opening_the_location_builds_no_catalogue_of_all_component_types():
-    assert CATALOGUE not in (defs().metadata or {})
+def test_opening_the_location_builds_no_catalogue_of_all_component_types(loaded):
+    assert CATALOGUE not in (loaded.metadata or {})
 
 
 def said(guarantee, of_the_release, **changes):

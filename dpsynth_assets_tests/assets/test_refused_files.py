@@ -14,6 +14,7 @@ from dpsynth_assets.orchestration.components.refused import PREFIX, refused_defi
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets_tests.assets.declared_cases import failure
 from dpsynth_assets_tests.children import dpsynth
+from dpsynth_assets_tests.prepared import keep_demo_plans
 
 DEMO = (Path(dpsynth_assets.__file__).parent / "defs" / "tickets" / "defs.yaml").read_text()
 
@@ -33,13 +34,6 @@ BROKEN = {
         "budget.epsilon: expected greater than 0, got -1",
     ),
     "unparsed": ("type: [1, 2\n", "expected a YAML file"),
-    "twice": ("a: 1\na: 2\n", "key 'a' is written twice"),
-    "laughs": (
-        "a0: &a0 [x,x]\n"
-        + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
-        "aliases that expand to too many values",
-    ),
-    "code": ("a: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
     "unmethodical": (
         renamed("unmethodical", method=("method: mean_uniform", "method: mean_uniformm")),
         "Did you mean 'mean_uniform'?",
@@ -61,7 +55,7 @@ BROKEN = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, tmp_path_factory, monkeypatch):
     """A folder of DPSYNTH_DATASETS with a sound file, two of one name, and every broken one."""
     place = tmp_path / "datasets"
     place.mkdir()
@@ -71,6 +65,7 @@ def folder(tmp_path, monkeypatch):
     for name, (text, _) in BROKEN.items():
         (place / f"{name}.yaml").write_text(text)
     monkeypatch.setenv("DPSYNTH_DATASETS", f"{place}:{tmp_path / 'absent'}")
+    keep_demo_plans(tmp_path_factory, tmp_path / "home")
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
     monkeypatch.setenv("COLUMNS", "500")

@@ -1,11 +1,8 @@
 """From a CSV file to a DP corpus in six commands, as docs/own_data.md shows them."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +10,7 @@ import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.report.cards import LABEL_FILE
+from dpsynth_assets_tests.children import dpsynth, python
 from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.end_to_end.conftest import (
     SECRET,
@@ -57,35 +55,27 @@ def installation(tmp_path_factory):
 @pytest.fixture(scope="module")
 def told(installation, tmp_path_factory):
     """Runs the commands one after the other, for few rows; returns what each said."""
-    environment = {
-        **os.environ,
-        "DPSYNTH_HOME": str(installation / "home"),
-        "DPSYNTH_DATASETS": str(installation / "datasets"),
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "200",
-    }
-    for name in ("DAGSTER_HOME", "DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL"):
-        environment.pop(name, None)
-    code = "from dpsynth_assets.cli.main import main; main()"
+    unset = ("DAGSTER_HOME", "DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL")
     outputs = []
-    for command in COMMANDS[1:]:
-        arguments = shlex.split(command)[1:]
-        if arguments[0] == "init":
-            arguments += ["--public-data", "tiny"]  # The demo's own base takes minutes.
-        if arguments[0] == "run":
-            arguments += ["--yes"]  # Nobody sits at this test.
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            cwd=installation,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        outputs.append(done.stdout)
-        if arguments[0] == "init":
-            decide_on_few_rows(installation, tmp_path_factory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(installation)
+        patch.setenv("DPSYNTH_HOME", str(installation / "home"))
+        patch.setenv("DPSYNTH_DATASETS", str(installation / "datasets"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("COLUMNS", "200")
+        for name in unset:
+            patch.delenv(name, raising=False)
+        for command in COMMANDS[1:]:
+            arguments = shlex.split(command)[1:]
+            if arguments[0] == "init":
+                arguments += ["--public-data", "tiny"]  # The demo's own base takes minutes.
+            if arguments[0] == "run":  # Nobody sits at this test.
+                program = ("-c", "from dpsynth_assets.cli.main import main; main()")
+                outputs.append(python(*program, *arguments, "--yes", where=installation))
+            else:
+                outputs.append(dpsynth(*arguments, code=0).stdout)
+            if arguments[0] == "init":
+                decide_on_few_rows(installation, tmp_path_factory)
     return outputs
 
 

@@ -10,7 +10,6 @@ from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.methods.evolution.conftest import make_terms
 
 ROOT = Path(__file__).parents[2]
@@ -44,10 +43,16 @@ def letters() -> tuple[pl.DataFrame, pl.DataFrame]:
     return private, public
 
 
+@pytest.fixture(scope="module")
+def one_home(tmp_path_factory):
+    """Where the public base is made, and noise calibrated, once for all tests of this file."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def run(letters, toy_folder, toy_generator_folder, tmp_path, monkeypatch):
+def run(letters, toy_folder, toy_generator_folder, one_home, ledger, tmp_path, monkeypatch):
     """Runs a method over the letters, on a ledger of its own, behind `FIRST`."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSYNTH_HOME", str(one_home))
     private, public = letters
     labels = tuple(sorted(private["label"].unique()))
     base = PublicBase(
@@ -55,7 +60,6 @@ def run(letters, toy_folder, toy_generator_folder, tmp_path, monkeypatch):
         language_model={"kind": "pretrained", "model": str(toy_folder)},
         conditional_generator={"kind": "pretrained", "model": str(toy_generator_folder)},
     )
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
 
     def call(method, settings, behind=(FIRST,), **changes):
         return run_method(

@@ -188,11 +188,14 @@ def test_the_search_scales_down_a_plan_that_costs_too_much():
 # Laws of shares of what is promised to secrets: together they fit, and little is left over.
 
 PRIOR, POSTERIOR = 1e-4, 5e-3
-EVOLUTION = {"clusters": 3, "iterations": 2, "population": 6, "variations": 2}
+EVOLUTION = {"iterations": 2, "population": 6, "variations": 2}
+
+
+OF_RECORDS = {"method": "aug_pe", "settings": EVOLUTION}
 
 
 def secpe(name, **changes):
-    return {"method": "secpe", "name": name, "settings": EVOLUTION | changes}
+    return {"method": "secpe", "name": name, "settings": EVOLUTION | {"clusters": 3} | changes}
 
 
 def secret_spec(*methods, rounds=1, epsilon=8.0, max_records=2):
@@ -255,30 +258,21 @@ def test_a_larger_share_buys_less_noise():
 
 
 def test_dp_releases_are_left_room_for():
-    small = {
-        "method": "aug_pe",
-        "settings": {k: v for k, v in EVOLUTION.items() if k != "clusters"},
-    }
-    declared = secret_spec(secpe("one"), small, epsilon=1.0)
+    declared = secret_spec(secpe("one"), OF_RECORDS, epsilon=1.0)
     assert shares(declared)["one"] < 0.95
     assert posterior(declared, 1) <= POSTERIOR
 
 
 def test_where_dp_releases_take_all_a_secret_release_is_refused_before_anything_is_charged():
-    many = {"method": "aug_pe", "settings": {k: v for k, v in EVOLUTION.items() if k != "clusters"}}
-    declared = secret_spec(secpe("one"), many, epsilon=8.0, max_records=50)
+    declared = secret_spec(secpe("one"), OF_RECORDS, epsilon=8.0, max_records=50)
     secret, dp = plan_dataset(declared).methods
     assert "the other releases use all of it" in secret.plan.refusal
     assert dp.plan.refusal is None
 
 
 def test_shares_beyond_the_whole_are_refused_and_no_other_method_is():
-    small = {
-        "method": "aug_pe",
-        "settings": {k: v for k, v in EVOLUTION.items() if k != "clusters"},
-    }
     claims = [secpe(name, secret_share=0.6) for name in ("one", "two")]
-    one, two, other = plan_dataset(secret_spec(*claims, small, epsilon=1.0)).methods
+    one, two, other = plan_dataset(secret_spec(*claims, OF_RECORDS, epsilon=1.0)).methods
     for refused in (one, two):
         assert "a sum of at most 1, got 1.2" in refused.plan.refusal
         assert not refused.plan.charges

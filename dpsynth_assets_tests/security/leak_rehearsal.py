@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pytest
 
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -274,20 +275,14 @@ def _installation(home: Path, keys: Mapping[str, str]) -> Iterator[None]:
         "DPSYNTH_SENSITIVE_URL",
         "DPSYNTH_SHOW_PRIVATE_ERRORS",
     )
-    before = {name: os.environ.get(name) for name in (*settings, *unset)}
     (home / "dagster").mkdir(parents=True, mode=0o700)
     (home / "logs").mkdir(mode=0o700)
-    os.environ.update(settings)
-    for name in unset:
-        os.environ.pop(name, None)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        for name in unset:
+            patch.delenv(name, raising=False)
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

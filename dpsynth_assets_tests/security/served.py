@@ -42,6 +42,21 @@ def released():
     return None
 
 
+def answer_to_a_handshake(connection, headers):
+    """The first line that answers a WebSocket handshake with these headers."""
+    asked = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
+        "Sec-WebSocket-Protocol": "graphql-ws",
+        **headers,
+    }
+    lines = [f"{name}: {value}" for name, value in asked.items()]
+    connection.sendall("\r\n".join(["GET /graphql HTTP/1.1", *lines, "", ""]).encode())
+    return connection.recv(1000).decode(errors="replace").splitlines()[0]
+
+
 class Server:
     """A web server in a process of its own, with one finished run."""
 
@@ -106,19 +121,9 @@ class Server:
 
     def shake_hands(self, **headers):
         """The first line that answers a WebSocket handshake."""
-        asked = {
-            "Host": self.name,
-            "Connection": "Upgrade",
-            "Upgrade": "websocket",
-            "Sec-WebSocket-Version": "13",
-            "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
-            "Sec-WebSocket-Protocol": "graphql-ws",
-            **{name.replace("_", "-"): value for name, value in headers.items()},
-        }
-        lines = [f"{name}: {value}" for name, value in asked.items()]
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
         with socket.create_connection((self.host, self.port), timeout=60) as connection:
-            connection.sendall("\r\n".join(["GET /graphql HTTP/1.1", *lines, "", ""]).encode())
-            return connection.recv(1000).decode(errors="replace").splitlines()[0]
+            return answer_to_a_handshake(connection, {"Host": self.name, **named})
 
     def wait(self):
         for _ in range(600):

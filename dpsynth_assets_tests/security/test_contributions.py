@@ -7,6 +7,8 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets_tests.children import dpsynth
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.security.conftest import RECORDS
 from dpsynth_assets_tests.stored import write_records
@@ -86,28 +88,15 @@ def test_equal_populations_are_kept_once(store):
     assert len(store.contributions("letters").reads()) == 3
 
 
-def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, monkeypatch, store):
-    from typer.testing import CliRunner
-
+def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(
+    tmp_path, monkeypatch, store, ledger
+):
     from dpsynth_assets.cli import audit
-    from dpsynth_assets.cli.main import app
-    from dpsynth_assets.datasets import PrivateDatasetSpec
-    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-    from dpsynth_assets.privacy.ledger import Ledger
 
-    spec = PrivateDatasetSpec.model_validate(
-        {
-            "name": "letters",
-            "source": {"path": "a.csv"},
-            "columns": {"id": "id"},
-            "budget": {"epsilon": 4, "delta": 1e-6},
-            "methods": [{"method": "mean_uniform"}],
-        }
-    )
+    spec = private(name="letters", columns={"id": "id"})
     monkeypatch.setattr(audit, "find_cohort", lambda name: spec)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
     asked = make_request(
         cohort="letters",
         dataset="letters",
@@ -116,14 +105,10 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, mo
         data_version="d7",
     )
     reservation = ledger.reserve(asked, make_terms(accepts_ex_post=False))
-    home_store = SensitiveStore()
-    home_store.folder("letters")
-    home_store.contributions("letters").note(reservation.id, RECORDS)
+    store.contributions("letters").note(reservation.id, RECORDS)
 
     def ask(*arguments, **options):
-        result = CliRunner().invoke(app, ["audit", "used-by", "letters", *arguments], **options)
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        return dpsynth("audit", "used-by", "letters", *arguments, code=0, **options).stdout
 
     (use,) = json.loads(ask("--record", "-", "--json", input="record-a\n"))["releases"]
     assert (use["method"], use["data_version"], use["cohort"]) == ("mean", "d7", "letters")

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from dpsynth_assets_tests.children import free_port
-from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server
+from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server, answer_to_a_handshake
 
 pytestmark = pytest.mark.slow
 
@@ -85,21 +85,12 @@ class Proxy:
             connection.close()
 
     def shake_hands(self, host, **headers):
-        upgrade = {
-            "Connection": "Upgrade",
-            "Upgrade": "websocket",
-            "Sec-WebSocket-Version": "13",
-            "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
-            "Sec-WebSocket-Protocol": "graphql-ws",
-        }
-        lines = [f"{k}: {v}" for k, v in {"Host": host, **upgrade, **headers}.items()]
         context = ssl._create_unverified_context()
         with (
             socket.create_connection(("127.0.0.1", self.port), timeout=60) as plain,
             context.wrap_socket(plain) as connection,
         ):
-            connection.sendall("\r\n".join(["GET /graphql HTTP/1.1", *lines, "", ""]).encode())
-            return connection.recv(1000).decode(errors="replace").splitlines()[0]
+            return answer_to_a_handshake(connection, {"Host": host, **headers})
 
     def stop(self):
         self.process.terminate()

@@ -7,7 +7,6 @@ import pytest
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.evolution import SecPe
 from dpsynth_assets.methods.evolution.config import SecPeConfig
-from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import random_population
 from dpsynth_assets.methods.evolution.private_evolution import (
     CLUSTER_STAGE,
@@ -280,33 +279,22 @@ def test_votes_stay_within_the_label_and_negative_counts_give_none():
 # -------------------------------------------------------------------------------------- stages
 
 
-def run(tmp_path, api, settings, private=None):
-    method = SecPe(settings, terms())
-    made = method.plan(0.0)
-    public = make_public(public_records=PUBLIC)
+def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
+    made = SecPe(config(), terms()).plan(0.0)
+    paid, free = made.stages
     checkpoint = CheckpointFolders(tmp_path / "checkpoint")
-    paid = made.stage(CLUSTER_STAGE)
-    release = paid.release(private or make_private(), public, checkpoint, lambda *_: None)
+    public = make_public(public_records=PUBLIC)
+    release = paid.release(make_private(), public, checkpoint, lambda *_: None)
     clusters = Released(reservation="1", facts=release.value.facts, folder=release.value.files)
     public = make_public(public_records=PUBLIC, released={CLUSTER_STAGE: clusters})
     (folder := tmp_path / "population").mkdir()
-    population = made.stage(STAGE).make(public, folder, lambda *_: None)
-    return release, population, public, made
-
-
-def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
-    release, population, _, made = run(tmp_path, api, config())
+    population = free.make(public, folder, lambda *_: None)
     assert release.cost.event == made.charges[CLUSTER_STAGE]
     assert release.cost.guarantee is GuaranteeType.SECRET
-    paid, free = made.stages
+    assert release.value.facts["dp_guarantee"] == "none"
     assert (paid.public, paid.needs_embeddings, paid.needs_secrets) == (False, True, True)
     assert (free.public, free.needs_embeddings, free.needs_secrets) == (True, False, False)
     assert population.facts["iterations"] == 3
-
-
-def test_facts_show_no_dp(tmp_path, api):
-    release, *_ = run(tmp_path, api, config())
-    assert release.value.facts["dp_guarantee"] == "none"
 
 
 @pytest.mark.parametrize("record_level", [False, True])
