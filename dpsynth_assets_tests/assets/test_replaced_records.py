@@ -15,12 +15,11 @@ from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_records import reading_digest, source_digest
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.workers import LocalWorkers
-from dpsynth_assets_tests.assets.declared_cases import failure
 from dpsynth_assets_tests.assets.test_shared_records import (
     SECRET,
     declare,
     letters,
-    read,
+    refusal,
     store as store,
 )
 from dpsynth_assets_tests.stored import read_rows
@@ -33,13 +32,11 @@ def digest(spec):
 
 
 def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, store):
-    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store) is None
     store.pay_for_records("one")
     (part,) = store.parts("one").places
     kept = (part / "source.parquet").read_bytes()
-    result = read(declare(tmp_path, "one", letters(range(1, 51))), store)
-    assert not result.success
-    message = failure(result)
+    message = refusal(declare(tmp_path, "one", letters(range(1, 51))), store)
     assert message.startswith("source.version: expected the records of version '1'")
     assert "raise source.version" in message
     assert "every release is then charged again" in message
@@ -76,37 +73,37 @@ def test_records_that_a_check_refuses_are_refused_in_one_constant_sentence(
 
 def test_what_the_message_offers_is_true(tmp_path, store):
     first, other = letters(range(50)), letters(range(200, 260))
-    assert read(declare(tmp_path, "one", first), store).success
+    assert refusal(declare(tmp_path, "one", first), store) is None
     store.pay_for_records("one")
-    assert not read(declare(tmp_path, "one", other), store).success
-    assert read(declare(tmp_path, "one", first), store).success, "restored"
+    assert refusal(declare(tmp_path, "one", other), store)
+    assert refusal(declare(tmp_path, "one", first), store) is None, "restored"
     raised = {"source": {"path": str(tmp_path / "one.csv"), "version": "2"}}
-    assert read(declare(tmp_path, "one", other, **raised), store).success, "another version"
+    assert refusal(declare(tmp_path, "one", other, **raised), store) is None, "another version"
     store.pay_for_records("one")
-    assert not read(declare(tmp_path, "one", first, **raised), store).success
-    assert read(declare(tmp_path, "one", first), store).success, "each version has its own records"
+    assert refusal(declare(tmp_path, "one", first, **raised), store)
+    assert refusal(declare(tmp_path, "one", first), store) is None, "of its own version"
 
 
 def test_records_that_nothing_was_paid_for_may_be_replaced(tmp_path, store):
     for start in (0, 100, 200):
-        assert read(declare(tmp_path, "one", letters(range(start, start + 50))), store).success
+        assert refusal(declare(tmp_path, "one", letters(range(start, start + 50))), store) is None
     store.pay_for_records("one")
-    assert read(declare(tmp_path, "one", letters(range(200, 250))), store).success
-    assert not read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(200, 250))), store) is None
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store)
 
 
 def test_a_paid_digest_stays_through_a_purge_and_goes_with_the_store(tmp_path, store):
-    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store) is None
     store.pay_for_records("one")
     purge(store, PurgeRule(), lambda _: False)
     other = declare(tmp_path, "one", letters(range(100, 150)))
-    assert not read(other, store).success
+    assert refusal(other, store)
     shutil.rmtree(store.base)
-    assert read(other, store).success
+    assert refusal(other, store) is None
 
 
 def test_a_digest_that_nothing_was_paid_for_goes_with_a_purge(tmp_path, store):
-    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store) is None
     assert (store.base / FOLDER / "one.read").exists()
     purge(store, PurgeRule(dataset="one"), lambda _: False)
     assert not (store.base / FOLDER / "one.read").exists()
@@ -114,11 +111,11 @@ def test_a_digest_that_nothing_was_paid_for_goes_with_a_purge(tmp_path, store):
 
 def test_records_of_a_refused_reading_are_not_the_ones_paid_for(tmp_path, store):
     """The second reading fails at the fingerprints of a copy: the first one's records stay."""
-    assert read(declare(tmp_path, "one", letters(range(50))), store).success
-    assert read(declare(tmp_path, "two", letters(range(300, 350))), store).success
-    assert not read(declare(tmp_path, "two", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store) is None
+    assert refusal(declare(tmp_path, "two", letters(range(300, 350))), store) is None
+    assert refusal(declare(tmp_path, "two", letters(range(50))), store)
     store.pay_for_records("two")
-    assert read(declare(tmp_path, "two", letters(range(300, 350))), store).success
+    assert refusal(declare(tmp_path, "two", letters(range(300, 350))), store) is None
 
 
 def test_order_files_and_formats_do_not_matter(tmp_path):
@@ -182,16 +179,16 @@ def test_a_window_is_compared_by_its_own_records(tmp_path):
 
 @pytest.mark.parametrize("columns", [{"text": "text", "id": "id"}, {"text": "id"}])
 def test_an_edited_set_of_columns_lets_no_other_records_pass(tmp_path, store, columns):
-    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store) is None
     store.pay_for_records("one")
     other = declare(tmp_path, "one", letters(range(100, 150)), columns=columns)
-    assert not read(other, store).success
+    assert refusal(other, store)
 
 
 def test_two_runs_at_once_pay_for_the_records_that_they_read(tmp_path, store):
     """One reads the source anew while the other is charged: whoever comes second is refused."""
     first = declare(tmp_path, "one", letters(range(50)))
-    assert read(first, store).success
+    assert refusal(first, store) is None
     paid = []
     with ThreadPoolExecutor(1) as other:
         digest = source_digest(read_rows(first), first, store.read_records.key)
@@ -200,21 +197,21 @@ def test_two_runs_at_once_pay_for_the_records_that_they_read(tmp_path, store):
             assert not wait([charge], timeout=0.05).done, "charged between reading and storing"
         charge.result()
     assert paid
-    assert not read(declare(tmp_path, "one", letters(range(1, 51))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(1, 51))), store)
 
 
 def test_a_reading_that_was_cut_off_is_not_charged_for(tmp_path, store):
     spec = declare(tmp_path, "one", letters(range(50)))
-    assert read(spec, store).success
+    assert refusal(spec, store) is None
     store.read_records.begin_reading("one")
     with pytest.raises(PrivacyError, match=r"cut off\. Nothing was charged"):
         store.pay_for_records("one")
-    assert read(spec, store).success
+    assert refusal(spec, store) is None
     store.pay_for_records("one")
 
 
 def test_records_that_nobody_noted_as_read_are_not_charged_for(tmp_path, store):
-    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50))), store) is None
     (note,) = store.base.rglob("one.read")
     note.unlink()
     with pytest.raises(PrivacyError, match=r"cut off\. Nothing was charged"):
@@ -236,7 +233,7 @@ def test_records_that_are_not_there_are_not_charged_for(store):
 )
 def test_records_stored_under_another_declaration_are_not_charged_for(tmp_path, store, edit):
     """A bound of three records a unit, say, would be charged as the bound of one in the file."""
-    assert read(declare(tmp_path, "one", letters(range(50)), **edit), store).success
+    assert refusal(declare(tmp_path, "one", letters(range(50)), **edit), store) is None
     declared = reading_digest(declare(tmp_path, "one", letters(range(50))))
     with pytest.raises(PrivacyError, match=r"under another declaration\. Nothing was charged"):
         store.pay_for_records("one", declared=declared)
