@@ -12,7 +12,6 @@ from dpsynth_assets.cli.main import app
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import POST_PROCESSING, BoundedRangeEvent, GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import PlannedRelease
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, entries_of, spends_of
@@ -184,15 +183,6 @@ def test_a_free_release_under_a_plan_is_no_switch(ledger):
     charge(ledger, A, POST_PROCESSING, make_terms(accountant="tight"))
     charge(ledger, B, SECOND, make_terms())
     assert cohort_label(ledger.entries(), "tickets")["guarantee"]["delta"] == 1e-6
-
-
-def test_what_secrets_and_ex_post_releases_leave_of_dp_is_stated_apart(ledger):
-    charge(ledger, A, FIRST, make_terms())
-    ex_post = make_request(guarantee=GuaranteeType.EX_POST, event=None, asset=B)
-    ledger.reserve(ex_post, make_terms(accepts_ex_post=True))
-    stated = cohort_label(ledger.entries(), "tickets")["guarantee"]
-    assert "epsilon" not in stated
-    assert stated["epsilon_of_its_dp_releases_alone"] == make_terms().epsilon
 
 
 def test_what_another_version_published_is_to_be_published_again(ledger, tmp_path):

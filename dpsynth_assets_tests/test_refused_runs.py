@@ -44,6 +44,7 @@ def defs() -> dg.Definitions:
     assets = [failing(name, error) for name, error in (REFUSALS | FAULTS).items()]
     selections = {
         "refused": list(REFUSALS),
+        "budget": ["budget"],
         "beside_another": ["budget", "unharmed"],
         **{f"with_{name}": ["budget", name] for name in FAULTS},
         **{name: [name] for name in FAULTS},
@@ -92,8 +93,13 @@ def shown(instance, asset) -> tuple[AssetCheckExecutionResolvedStatus, bool]:
     return asyncio.run(resolved())
 
 
-def test_a_run_that_was_only_refused_is_canceled(instance):
-    done = run(instance, "refused_job")
+@pytest.mark.parametrize(
+    ("instance", "name", "kinds"),
+    [("in_process", "refused", REFUSALS), ("local", "budget", ["budget"])],  # A process a step.
+    indirect=["instance"],
+)
+def test_a_run_that_was_only_refused_is_canceled(instance, name, kinds):
+    done = run(instance, f"{name}_job")
     assert done.status is dg.DagsterRunStatus.CANCELED
     records = instance.all_logs(done.run_id)
     assert any("before it was charged" in record.message for record in records)
@@ -101,7 +107,9 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
     failed = [
         event.step_failure_data.user_failure_data for event in events if event.is_step_failure
     ]
-    assert {failure.description for failure in failed} == set(map(described, REFUSALS.values()))
+    assert {failure.description for failure in failed} == {
+        described(REFUSALS[kind]) for kind in kinds
+    }
     (end,) = [event for event in events if event.event_type_value == "PIPELINE_CANCELED"]
     told = end.job_canceled_data.error
     assert told.stack == []
@@ -116,7 +124,7 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
     indirect=["instance"],
 )
 def test_a_release_that_was_made_before_keeps_its_checks(instance, ends, status):
-    assert run(instance, "refused_job", tags={FIRST: "yes"}).is_success
+    assert run(instance, "budget_job", tags={FIRST: "yes"}).is_success
     assert run(instance, ends).status.value == status
     assert shown(instance, "budget") == (AssetCheckExecutionResolvedStatus.SUCCEEDED, True)
 

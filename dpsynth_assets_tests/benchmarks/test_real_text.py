@@ -6,11 +6,12 @@ On the invented letters, which need no real corpus.
 import json
 import runpy
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.tiny_models import write_language_model
 
 ROOT = Path(__file__).parents[2]
@@ -24,19 +25,14 @@ def command(work: Path, *options: str) -> list[str]:
     return [str(SCRIPT), *chosen, "--language-model", str(work / "model"), *options]
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the script again in this process, whose libraries are loaded."""
-
-    def again(work: Path, *options: str) -> str:
-        monkeypatch.setenv("DPSYNTH_HOME", str(work / "home"))
-        monkeypatch.setattr(sys, "argv", command(work, *options))
-        monkeypatch.syspath_prepend(str(SCRIPT.parent))
-        capsys.readouterr()
+def run(work: Path, *options: str) -> str:
+    """Runs the script in this process, whose libraries are loaded; returns what it printed."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
+        patch.setenv("DPSYNTH_HOME", str(work / "home"))
+        patch.setattr(sys, "argv", command(work, *options))
+        patch.syspath_prepend(str(SCRIPT.parent))
         runpy.run_path(str(SCRIPT), run_name="__main__")
-        return capsys.readouterr().out
-
-    return again
+        return said.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +40,7 @@ def work(tmp_path_factory) -> Path:
     """A folder with a finished table: a reference and a method."""
     folder = tmp_path_factory.mktemp("real_text")
     write_language_model(folder / "model")
-    asked = command(folder, "--methods", "real_data", "aug_pe")
-    python(*asked, DPSYNTH_HOME=str(folder / "home"))
+    run(folder, "--methods", "real_data", "aug_pe")
     return folder
 
 
@@ -57,7 +52,7 @@ def test_every_corpus_is_kept_with_its_rows_and_scores(work):
     assert all(0 <= result["accuracy"] <= 1 for result in scored)
 
 
-def test_epsilon_is_what_the_label_states(work, run):
+def test_epsilon_is_what_the_label_states(work):
     cells = [json.loads(file.read_text()) for file in (work / "cells").iterdir()]
     stated = [cell["guarantee"]["epsilon"] for cell in cells if "guarantee" in cell]
     assert len(stated) == 1
@@ -66,7 +61,7 @@ def test_epsilon_is_what_the_label_states(work, run):
     assert f"| aug_pe | {stated[0]:.3g} |" in shown
 
 
-def test_a_second_run_makes_nothing_again(work, run):
+def test_a_second_run_makes_nothing_again(work):
     before = {file: file.stat().st_mtime_ns for file in (work / "rows").iterdir()}
     shown = run(work, "--methods", "real_data", "aug_pe")
     assert {file: file.stat().st_mtime_ns for file in (work / "rows").iterdir()} == before
