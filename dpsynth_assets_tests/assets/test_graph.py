@@ -4,13 +4,13 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
-from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.attacks import attack_definitions
 from dpsynth_assets.orchestration.assets.keys import PUBLIC_BASES
 from dpsynth_assets.orchestration.assets.privacy_budgets import BUDGETS
 from dpsynth_assets.orchestration.components.refused import GROUP, refused_definitions
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
+from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
 COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")
 
@@ -102,29 +102,16 @@ def test_the_statement_names_no_release_twice(graph, cohort):
     assert not above & behind & mechanisms(graph, cohort)
 
 
-MODEL_ALONE = """
-type: dpsynth_assets.components.PrivateDataset
-attributes:
-  name: notes
-  source: {path: notes.jsonl}
-  columns: {text: text, labels: [label], id: id}
-  public_facts: {labels: {label: [billing, delivery]}, records: 1000}
-  budget: {epsilon: 15.0, delta: 1.0e-5, rounds: 1}
-  public_data: demo
-  topic_histogram: {}
-  methods:
-    - {method: mean_uniform, budget_share: 0.4}
-    - {method: downstream_fine_tuning, budget_share: 0.4}
-"""
-
-
-def test_releases_that_no_corpus_is_made_from_stand_before_the_statement(tmp_path, monkeypatch):
-    (tmp_path / "notes.yaml").write_text(MODEL_ALONE)
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
-    graph = defs().resolve_asset_graph()
-    above = parents(graph, "notes", "audit", "privacy_statement")
-    charging = mechanisms(graph, "notes")
-    statement = dg.AssetKey(["notes", "audit", "privacy_statement"])
+def test_releases_that_no_corpus_is_made_from_stand_before_the_statement(own_home):
+    methods = [
+        {"method": "mean_uniform", "budget_share": 0.4},
+        {"method": "downstream_fine_tuning", "budget_share": 0.4},
+    ]
+    facts = {"public_facts": {"records": 1000}, "cluster_histogram": None, "topic_histogram": {}}
+    graph = definitions_of(letters(methods=methods, **facts)).resolve_asset_graph()
+    above = parents(graph, "letters", "audit", "privacy_statement")
+    charging = mechanisms(graph, "letters")
+    statement = dg.AssetKey(["letters", "audit", "privacy_statement"])
     assert charging <= graph.get_ancestor_asset_keys(statement)
     alone = {key.to_user_string() for key in charging if key.path[1] != "mean_uniform"}
     assert len(alone) == 2

@@ -175,13 +175,16 @@ def test_what_does_not_fit_on_a_disk_is_found_before_the_charge(ledger, store):
     assert draw.draws == 1
 
 
-def test_what_cannot_be_opened_is_found_before_the_charge(ledger, store):
-    def missing():
-        raise FileNotFoundError("no such model")
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("no such model"), ValueError("Expected a self-test that passes")]
+)
+def test_what_cannot_be_opened_or_fails_its_test_costs_nothing(ledger, store, error):
+    def failing():
+        raise error
 
     draw = Mechanism(ledger)
-    with pytest.raises(PublicInputError, match="no such model"):
-        run(ledger, store, draw, prepare=missing)
+    with pytest.raises(PublicInputError, match=str(error)):
+        run(ledger, store, draw, prepare=failing)
     assert (draw.draws, spent(ledger), len(ledger.entries())) == (0, 0, 0)
 
 
@@ -279,15 +282,6 @@ def test_a_self_test_is_kept_with_the_charge_shown_and_stated_by_the_label(ledge
 def test_a_charge_for_rounding_shows_no_self_test(ledger, store):
     stored = run(ledger, store, Mechanism(ledger), prepare=Room, rests_on=dict)
     assert "dpsynth/self_test" not in spend_metadata(ledger, stored.reservation, TERMS)
-
-
-def test_a_self_test_that_fails_costs_nothing(ledger, store):
-    def failing():
-        raise ValueError("Expected a self-test in which no other row moves a logit, got moves.")
-
-    with pytest.raises(PublicInputError, match="Expected a self-test"):
-        run(ledger, store, Mechanism(ledger), prepare=failing)
-    assert spent(ledger) == 0
 
 
 def resumed(ledger, store, sensitive, draw, prepare=None, **changes):
