@@ -9,6 +9,7 @@ whose stage releases the rows writes none. What else it can do are attributes, N
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -30,7 +31,7 @@ from dpsynth_assets.methods.stages import (
     Writing,
 )
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-from dpsynth_assets.models.row_rules import FREE, TextForm, schema_parameters
+from dpsynth_assets.models.row_rules import TextForm, schema_parameters
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.secret_noise import SecretPromise
@@ -144,11 +145,24 @@ class Staged(ABC, Generic[ConfigT]):
     guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
     code_version: ClassVar[str] = "1"
     """Raised when the mechanism's behaviour changes: an older release is then not reused."""
+    free_settings: ClassVar[frozenset[str]] = frozenset()
+    """Parameters of its plan that no stage's release depends on: with others, what was paid for is
+    used again."""
 
     def __init__(self, config: ConfigT, terms: CohortTerms) -> None:
         """Binds validated settings to the cohort's declared terms."""
         self.config = config
         self.terms = terms
+
+    @property
+    def follows_schema(self) -> bool:
+        """Whether the texts that it writes follow the declared schema, where there is one."""
+        return False
+
+    @cached_property
+    def form(self) -> TextForm:
+        """The form of the texts that it writes."""
+        return self.terms.form(follows_schema=self.follows_schema)
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
@@ -220,13 +234,11 @@ def mechanism_of(stage: Stage, kind: type[MechanismT]) -> MechanismT:
     return stage.mechanism
 
 
-def planned(  # noqa: PLR0913 - a plan has these parts
+def planned(
     method: Staged[Any],
     mechanisms: Mapping[str, Mechanism],
     parameters: Mapping[str, Any],
     *,
-    form: TextForm = FREE,
-    free: frozenset[str] = frozenset(),
     guarantee: GuaranteeType | None = None,
     tokens_per_batch: int | None = None,
     rows_estimate: int | None = None,
@@ -239,8 +251,6 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         method: What is planned.
         mechanisms: Mechanism of each paid stage.
         parameters: Public parameters, written to the ledger.
-        form: Form of the texts that it writes.
-        free: Parameters that no stage's release depends on.
         guarantee: What is guaranteed, where settings decide; else that of the class.
         tokens_per_batch: Private tokens of a batch.
         rows_estimate: Rows obtainable, where a stage releases them.
@@ -255,10 +265,10 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         )
     if method.terms.prompts is not None:  # Other prompts are another release.
         parameters = {**parameters, "prompts": method.terms.prompts.to_json()}
-    parameters = {**parameters, **schema_parameters(form.schema)}
+    parameters = {**parameters, **schema_parameters(method.form.schema)}
 
     def depended_on(stage: Stage) -> Mapping[str, Any]:
-        unread = {REJECTION, *free, *stage.free}
+        unread = {REJECTION, *method.free_settings, *stage.free}
         return {name: value for name, value in parameters.items() if name not in unread}
 
     stages = tuple(
@@ -279,7 +289,6 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         tokens_per_batch=tokens_per_batch,
         rows_estimate=rows_estimate if writing is None else writing.rows,
         tail=tail,
-        free_settings=free,
     )
 
 

@@ -103,7 +103,7 @@ class Node:
             declared["public_data"] = self.base.model_dump(mode="json")
         facts: dict[str, Any] = _deciding(declared)
         settings = self.part.method.config.model_dump(mode="json")
-        free = self.part.plan.free_settings
+        free = self.part.method.free_settings
         own = {name: value for name, value in settings.items() if name not in free}
         return {**facts, "settings": own, "labels": list(self.spec.composite_labels[0])}
 

@@ -348,6 +348,7 @@ class SharedHistogram(Staged[ConfigT]):
     reads: ClassVar[str]
     """Asset of what the cells are made of, and beside it its place in `PublicInputs`."""
     cells: ClassVar[str]
+    free_settings = frozenset({"prompts"})  # Counting reads no prompt.
 
     @property
     @abstractmethod
@@ -377,8 +378,7 @@ class SharedHistogram(Staged[ConfigT]):
     def priced(self, mechanism: Any, parameters: Mapping[str, Any]) -> MethodPlan:
         """Plans it with its mechanism."""
         labelled = {**parameters, "labels": list(self.terms.labels)}
-        free = frozenset({"prompts"})  # Counting reads no prompt.
-        return planned(self, {self.name: mechanism}, labelled, free=free)
+        return planned(self, {self.name: mechanism}, labelled)
 
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Counts with noise; see the mechanism."""

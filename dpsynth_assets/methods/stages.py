@@ -386,8 +386,6 @@ class MethodPlan:
         refusal: Why the method cannot run, in one line; None if it can.
         tail: Share of private draws on tokens that no context proposes; None where no token is
             drawn from private prompts. It follows from the parameters and is not among them.
-        free_settings: Parameters that no stage's release depends on: with others, what was paid for
-            is used again.
     """
 
     guarantee: GuaranteeType
@@ -398,7 +396,6 @@ class MethodPlan:
     rows_estimate: int | None = None
     refusal: str | None = None
     tail: Tail | None = None
-    free_settings: frozenset[str] = frozenset()
 
     def stage(self, name: str) -> Stage:
         """Looks a stage up by its name.

@@ -6,7 +6,6 @@ of old, planted here, kept nothing with the charge: edits of the batch map then 
 
 import re
 import typing
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,12 +25,6 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.releases.waiting import first_difference
 from dpsynth_assets.sensitive.private_files import files_below
 from dpsynth_assets.sensitive.unfinished import StoredPasses
-from dpsynth_assets_tests.security.leak_planting import (
-    Planted,
-    private_cohort,
-    public_base,
-    secret_cohort,
-)
 from dpsynth_assets_tests.stored import release_once
 
 DOCS = Path(__file__).parents[2] / "docs" / "privacy.md"
@@ -241,26 +234,15 @@ def test_what_the_request_holds_is_charged_anew(changes):
     )
 
 
-@cache
-def free_settings():
-    """Settings that no stage depends on, by method, as their plans say."""
-    planted = Planted(Path("/nowhere"), ())
-    cohorts = (private_cohort(planted), secret_cohort(planted))
-    plans = [plan_dataset(each, public_base(planted)) for each in cohorts]
-    return {each.method.name: each.plan.free_settings for plan in plans for each in plan.methods}
-
-
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_each_setting_of_each_method_is_known_or_free(name):
-    kind, free = REGISTRY[name], free_settings()[name]
+    kind, free = REGISTRY[name], REGISTRY[name].free_settings
     for setting in kind.config_type.model_fields:
         written = dict.fromkeys(kind.config_type.model_fields)
 
         def known(values):
             config = SimpleNamespace(model_dump=lambda **_: values)
-            planned = SimpleNamespace(
-                method=SimpleNamespace(config=config), plan=SimpleNamespace(free_settings=free)
-            )
+            planned = SimpleNamespace(method=SimpleNamespace(config=config, free_settings=free))
             return drawn_from(PrivateDatasetSpec.model_validate(SPEC), None, planned)
 
         differs = first_difference(known(written), known({**written, setting: "edited"}))

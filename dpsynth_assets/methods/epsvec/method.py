@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.whole import Room
@@ -39,13 +39,8 @@ from dpsynth_assets.methods.stages import (
     Writing,
 )
 from dpsynth_assets.methods.work import TEXT_EMBEDDER, PublicSizes, Work
-from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
 
-_WRITING = frozenset(
-    {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
-    | {"strength_unit", "records_per_pass", "noise"}
-)
 _VECTORS_ONLY = frozenset(
     {"vector_records", "vector_noise_multiplier", "sampling_probability", "use_vectors"}
 )
@@ -101,10 +96,12 @@ class EpsVec(Method[EpsVecConfig]):
         candidates=lambda facts: (Candidate(line="epsvec", settings=vector_settings(facts)),),
     )
 
-    @cached_property
-    def form(self) -> TextForm:
-        """The form of candidates, negatives and rows: all are written under the schema."""
-        return self.terms.form()
+    follows_schema = True
+    """Candidates, negatives and rows: all are written under the schema."""
+    free_settings = frozenset(
+        {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
+        | {"strength_unit", "records_per_pass", "noise"}
+    )
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -149,8 +146,6 @@ class EpsVec(Method[EpsVecConfig]):
             self,
             paid,
             {**self.config.stated(), **noise_parameters(shots, vectors)},
-            form=self.form,
-            free=_WRITING,
             rests_on={VECTORS: {STATES: {"passes": "alone"}}},
         )
 

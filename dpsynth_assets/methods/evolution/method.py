@@ -1,7 +1,6 @@
 """The common part of Aug-PE and SecPE: a stage that ends with a population, then free rows."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -144,9 +143,6 @@ def _parents(survivor_labels: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray
 
 STAGE = "population"
 
-FREE_SETTINGS = frozenset({"rows", "rows_per_forward"})
-"""Settings that no evolution depends on."""
-
 EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
 
@@ -169,6 +165,8 @@ class EvolutionMethod(Method[EvolutionT]):
     """A population evolves under released votes; rows are its survivors and their variations."""
 
     rounds_stage = STAGE
+    follows_schema = True
+    free_settings = frozenset({"rows", "rows_per_forward"})
 
     def shared_out(self, places: int) -> np.ndarray:
         """Places of each label, as equal as they can be: (L,) int64.
@@ -254,11 +252,6 @@ class EvolutionMethod(Method[EvolutionT]):
             return sizes.writing(texts, frame + own, longest, rows=ROWS_PER_FORWARD)
         begun = own * (1.0 - degree)
         return sizes.writing(texts, frame, longest, rows=ROWS_PER_FORWARD, begun=begun)
-
-    @cached_property
-    def form(self) -> TextForm:
-        """The form of its texts, which are written from left to right."""
-        return self.terms.form()
 
     def check_public(self, public: PublicInputs) -> None:
         """Loads the model that writes."""

@@ -26,7 +26,6 @@ from dpsynth_assets.methods.evolution.config import (
     VotedConfig,
 )
 from dpsynth_assets.methods.evolution.method import (
-    FREE_SETTINGS,
     STAGE,
     EvolutionMethod,
     evolution_settings,
@@ -109,8 +108,6 @@ class VotedEvolution(EvolutionMethod[VotedT]):
             self,
             {STAGE: rounds},
             {**self.settings(), "noise_std": noise_std, "noise": noise},
-            form=self.form,
-            free=FREE_SETTINGS,
         )
 
     def release(self, run: StageRun) -> Release[StageRelease]:
@@ -355,8 +352,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             self,
             {CLUSTER_STAGE: mechanism},
             {**self.settings(), **self._parameters(mechanism)},
-            form=self.form,
-            free=FREE_SETTINGS,
             guarantee=self._guarantee,
         )
 

@@ -79,7 +79,6 @@ from dpsynth_assets.methods.work import (
 )
 from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import Release
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
@@ -137,10 +136,9 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return self.decoder_only or (declared is not None and declared.kind == "language_model")
 
     @property
-    def form(self) -> TextForm:
-        """The form of its texts: an encoder-decoder, which no engine serves, follows no schema."""
-        here = not self.terms.engine.is_endpoint
-        return self.terms.form(follows_schema=self.fine_tunes_language_model and here)
+    def follows_schema(self) -> bool:
+        """Whether an engine serves the weights: an encoder-decoder follows no schema."""
+        return self.fine_tunes_language_model and not self.terms.engine.is_endpoint
 
     @property
     def templates(self) -> PromptTemplates | None:

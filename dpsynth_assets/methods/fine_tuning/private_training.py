@@ -44,7 +44,7 @@ from dpsynth_assets.models.fine_tuning.sources import (
     refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.training import fine_tune_privately
-from dpsynth_assets.models.row_rules import SCHEMA, TextForm
+from dpsynth_assets.models.row_rules import SCHEMA
 from dpsynth_assets.privacy.cpu import LARGE
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.guarantees import GRADIENTS, Cost, Release
@@ -53,20 +53,6 @@ from dpsynth_assets.privacy.poisson_sampling import SampledSum
 from dpsynth_assets.workers import forget, kept
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)
-
-FREE_SETTINGS = frozenset(
-    {
-        "rows",
-        "top_p",
-        "temperature",
-        "label_shares",
-        "rows_per_forward",
-        "micro_batch_records",
-        "checkpoint_minutes",
-        SCHEMA,
-    }
-)
-"""Settings that no training depends on."""
 
 _ALONE = 3.0
 """Passes of one record take so much longer than shared ones (docs/benchmarks.md)."""
@@ -105,10 +91,10 @@ class TrainingStart:
 class TrainingMethod(Method[TrainingConfigT]):
     """A method whose one paid stage trains a model by DP-SGD."""
 
-    @property
-    def form(self) -> TextForm:
-        """The form of the texts that it writes."""
-        return self.terms.form(follows_schema=False)
+    free_settings = frozenset(
+        {"rows", "top_p", "temperature", "label_shares", "rows_per_forward"}
+        | {"micro_batch_records", "checkpoint_minutes", SCHEMA}
+    )
 
     @property
     def sampling_probability(self) -> float | None:
@@ -217,8 +203,6 @@ class TrainingMethod(Method[TrainingConfigT]):
             self,
             {stage.name: training},
             {**self.settings(), **found},
-            form=self.form,
-            free=FREE_SETTINGS,
             rests_on={stage.name: {GRADIENTS: passes_of(training)}},
         )
 

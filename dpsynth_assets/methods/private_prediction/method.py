@@ -40,7 +40,6 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding.writing import ROWS_TOGETHER
-from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import Cost, Release
@@ -66,10 +65,8 @@ class BatchPrediction(Method[BatchesT]):
         """The language model, and the centres over which a histogram may be released."""
         return frozenset({"public_language_model", "public_clusters"})
 
-    @cached_property
-    def form(self) -> TextForm:
-        """The form of its texts: every token of a batch is drawn under the schema."""
-        return self.terms.form()
+    follows_schema = True
+    """Every token of a batch is drawn under the schema."""
 
     @cached_property
     def declared(self) -> DeclaredBatches:
@@ -237,7 +234,6 @@ class BatchPrediction(Method[BatchesT]):
             self,
             {CANDIDATE_CORPUS: mechanism},
             {**self.config.stated(), **computed, **parameters},
-            form=self.form,
             tail=self.tail,
             tokens_per_batch=tokens,
             rows_estimate=self.declared.rows_estimate(tokens),

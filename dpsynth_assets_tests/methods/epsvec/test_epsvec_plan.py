@@ -166,4 +166,4 @@ def test_rows_of_a_pretrained_model_leave_out_the_least_likely_tokens(cases, kin
     method = bound_method("epsvec", {}, terms)
     assert method.config.top_p == expected
     assert bound_method("epsvec", {"top_p": 0.5}, terms).config.top_p == 0.5
-    assert "top_p" in method.plan(8.0).free_settings  # What was paid for is used again.
+    assert "top_p" in method.free_settings  # What was paid for is used again.

@@ -375,7 +375,7 @@ def test_a_judge_is_free_and_changes_nothing_a_paid_stage_depends_on(cases, meth
     assert one.charges == two.charges
     assert one.stages[0].settings == two.stages[0].settings
     fixed = [
-        {k: v for k, v in plan.parameters.items() if k not in plan.free_settings | {REJECTION}}
+        {k: v for k, v in plan.parameters.items() if k not in method.free_settings | {REJECTION}}
         for plan in (one, two)
     ]
     assert fixed[0] == fixed[1]

@@ -31,6 +31,7 @@ class PublicCopy(Method[PublicCopyConfig]):
     paper = "Nobody 2026, A method from outside"
     arxiv = "2601.00001"
     config_type = PublicCopyConfig
+    free_settings = frozenset({"rows"})
     advice = Advice(
         defaults=lambda terms: {"rows": 10 * len(terms.labels)},
         candidates=lambda facts: (Candidate(line="public_copy", settings={"rows": facts.rows}),),
@@ -58,7 +59,6 @@ class PublicCopy(Method[PublicCopyConfig]):
             self,
             {COUNTS: mechanism},
             self.config.model_dump(mode="json") | {"noise_std": noise_std},
-            free=frozenset({"rows"}),
         )
 
     def release(self, run):
