@@ -22,14 +22,9 @@ from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
 from dpsynth_assets.methods.dataset_plan import cohort_terms
+from dpsynth_assets.methods.epsvec.config import CANDIDATES, NEGATIVES, SHOTS
 from dpsynth_assets.methods.epsvec.negatives import Negatives
 from dpsynth_assets.methods.epsvec.shots import FixedShots, ShotVotes, read_candidates
-from dpsynth_assets.methods.epsvec.stages import (
-    CANDIDATES,
-    NEGATIVES,
-    SHOTS,
-    StageWork,
-)
 from dpsynth_assets.methods.epsvec.states import open_reader
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
@@ -37,11 +32,8 @@ from dpsynth_assets.methods.evolution.apis import open_api
 from dpsynth_assets.methods.evolution.method import write_rows as write_survivors
 from dpsynth_assets.methods.evolution.population import last_survivors
 from dpsynth_assets.methods.evolution.votes import nearest_candidates
-from dpsynth_assets.methods.fine_tuning.config import adapted_layers
 from dpsynth_assets.methods.fine_tuning.generators import (
     Conditioning,
-    GeneratorInputs,
-    conditioning,
     generator_of,
     take_trained,
 )
@@ -286,11 +278,6 @@ def steered(plain: Plain, rows: int) -> pl.DataFrame:
     """EPSVec: shots by plain votes, and the plain mean difference as the vector."""
     method, terms = plain.method, plain.method.terms
     with tempfile.TemporaryDirectory() as scratch:
-
-        def work(released: Mapping[str, Released]) -> StageWork:
-            public = replace(plain.public, released=dict(released))
-            return StageWork(config=method.config, terms=terms, public=public)
-
         folders = {name: Path(scratch) / name for name in (CANDIDATES, SHOTS, NEGATIVES)}
         for folder in folders.values():
             folder.mkdir()
@@ -298,10 +285,11 @@ def steered(plain: Plain, rows: int) -> pl.DataFrame:
             name: Released(reservation="", facts={}, folder=folder)
             for name, folder in folders.items()
         }
-        work({}).make_candidates(folders[CANDIDATES], silent)
+        method.make_candidates(plain.public, folders[CANDIDATES], silent)
         shots = plain_shots(plain, read_candidates(folders[CANDIDATES]))
         shots.save(folders[SHOTS])
-        work(done).make_negatives(folders[NEGATIVES], silent)
+        public = replace(plain.public, released=done)
+        method.make_negatives(public, folders[NEGATIVES], silent)
         negatives = Negatives.load(folders[NEGATIVES])
     engine = plain.public.engine
     leading = shots.leading(method.config.shots)
@@ -384,15 +372,7 @@ def fine_tuned(plain: Plain, rows: int) -> pl.DataFrame:
     """A generator trained by AdamW on mean gradients, then rows as the method samples them."""
     method, public = plain.method, plain.public
     config, terms = method.config, method.terms
-    known = conditioning(
-        terms, config.document_type, public, keywords=method.has_keywords,
-        templates=method.templates,
-    )  # fmt: skip
-    source = method.starts_from(public)
-    inputs = GeneratorInputs(
-        source=source.source, device=source.device, config=config, modules=adapted_layers(terms),
-        known=known,
-    )  # fmt: skip
+    inputs = method.inputs(public)
     start = inputs.open()
     train(start, inputs.examples(start, plain.records), config, public.seed)
     generator = generator_of(start)
@@ -400,11 +380,13 @@ def fine_tuned(plain: Plain, rows: int) -> pl.DataFrame:
     with tempfile.TemporaryDirectory() as scratch:
         generator.save(Path(scratch))
         with open_writer(
-            Path(scratch), terms.engine, config, device=source.device, templates=method.templates,
+            Path(scratch), terms.engine, config, device=inputs.device, templates=method.templates,
             form=method.form,
         ) as writer:  # fmt: skip
-            cells = _cells(plain, known, rows)
-            return write_rows(writer, known, cells, public.seed, silent, kept=plain.kept()).rows
+            cells = _cells(plain, inputs.known, rows)
+            return write_rows(
+                writer, inputs.known, cells, public.seed, silent, kept=plain.kept()
+            ).rows
 
 
 def train(start: Any, examples: Sequence[Any], config: Any, seed: int) -> None:

@@ -25,7 +25,7 @@ def fit_centers(public_embeddings: np.ndarray, *, clusters: int, seed: int) -> n
         float32 (K, d), unit length; the same for the same input, seed and machine.
 
     Raises:
-        ValueError: `clusters` is not in [1, N], or the embeddings are not a matrix.
+        ValueError: `clusters` is not in [1, N].
 
     **Privacy** Reads public documents only; the centres cost nothing.
 
@@ -33,7 +33,7 @@ def fit_centers(public_embeddings: np.ndarray, *, clusters: int, seed: int) -> n
     """
     import faiss
 
-    embeddings = _matrix("public_embeddings", public_embeddings)
+    embeddings = np.ascontiguousarray(public_embeddings, dtype=np.float32)
     rows, dimension = embeddings.shape
     if not 1 <= clusters <= rows:
         raise ValueError(
@@ -70,21 +70,8 @@ def nearest_center(embeddings: np.ndarray, centers: np.ndarray) -> np.ndarray:
     on every processor (`privacy.nearest`): it is the centre of the largest inner product in
     float64.
     """
-    embeddings, centers = np.asarray(embeddings), _matrix("centers", centers)
-    if embeddings.ndim != 2 or embeddings.shape[1] != centers.shape[1]:
-        raise ValueError(
-            f"Expected embeddings and centers of one dimension, got {embeddings.shape} and "
-            f"{centers.shape}. Use the embedder that made the centers."
-        )
     public = PublicRows(centers, distance=False)
-    return nearest_rows(embeddings, public, public.group(None)).astype(np.int32)
-
-
-def _matrix(name: str, values: np.ndarray) -> np.ndarray:
-    values = np.ascontiguousarray(values, dtype=np.float32)
-    if values.ndim != 2:
-        raise ValueError(f"Expected {name} of shape (rows, dimensions), got {values.shape}.")
-    return values
+    return nearest_rows(np.asarray(embeddings), public, public.group(None)).astype(np.int32)
 
 
 def _unit(values: np.ndarray) -> np.ndarray:

@@ -56,5 +56,5 @@ def test_ties_go_to_the_lowest_index():
 
 
 def test_different_widths_are_refused():
-    with pytest.raises(ValueError, match="one dimension"):
+    with pytest.raises(ValueError, match="embedder that made"):
         nearest_center(_unit(3, 0), _unit(2, 1, 5))

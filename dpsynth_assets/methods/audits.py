@@ -96,9 +96,7 @@ def _records(
 
 # Aug-PE: each canary is where one candidate is, and votes for it in every round.
 
-ROUNDS = votes.VotingRounds(
-    noise_std=1.0, iterations=3, relation=ADD_REMOVE, max_records_per_unit=1
-)
+ROUNDS = votes.voting_rounds(_terms(), iterations=3, noise_std=1.0)
 DIMENSIONS = 32
 
 
@@ -166,10 +164,8 @@ def _vector_task() -> VectorTask:
     )
     engine = DecoderEngine(cast("Any", tokens), "transformers")
     labels = ((),) * CANARIES
-    scaffold = Scaffold(label_texts=LABELS, max_shot_tokens=1, codec=tokens, templates=None)
-    reader = StateReader(
-        engine=engine, scaffold=scaffold, shots=labels, layers=LAYERS, max_tokens=8
-    )
+    scaffold = Scaffold(label_texts=LABELS, max_tokens=8, codec=tokens, templates=None)
+    reader = StateReader(engine=engine, scaffold=scaffold, shots=labels, layers=LAYERS)
     shortest = np.linalg.norm(reader.read(0, [TEXT])[0], axis=1).min()
     negatives = Negatives(
         texts=labels,
@@ -179,7 +175,7 @@ def _vector_task() -> VectorTask:
         model=engine.name,
     )
     return VectorTask(
-        opens_engine=None,
+        reopened=None,
         reader=Here(reader),
         shots=labels,
         negatives=negatives,

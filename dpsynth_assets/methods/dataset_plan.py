@@ -52,16 +52,10 @@ class PlannedShared:
         return self.plan.stages
 
     @cached_property
-    def event(self) -> Event:
-        """What will be charged."""
-        (event,) = self.plan.charges.values()
-        return event
-
-    @cached_property
     def epsilon(self) -> float:
-        """ε of the event alone at the cohort's δ; computed when asked, not when the UI opens."""
-        terms = self.method.terms
-        return epsilon_of_fixed([self.event], terms.delta, terms.accountant)
+        """ε of its charge alone at the cohort's δ; computed when asked, not when the UI opens."""
+        terms, charges = self.method.terms, list(self.plan.charges.values())
+        return epsilon_of_fixed(charges, terms.delta, terms.accountant)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,11 +225,10 @@ class PublicInputs:
         topic_histogram: Released noisy counts by label and topic (JSON), if the cohort has them.
         conditional_generator: `models.conditional_generator.ConditionalGenerator`, if it has one.
         engine: Engine of the dataset file (`models.engines`), if a method generates through one.
-        opens_engine: Opens the same engine again, in a worker; it is sent there.
         released: Releases of earlier stages of the same method, by stage.
         corpora: Published rows of other methods of the cohort that this one builds on, by folder.
-        reopened: Opens the models among these values again, in another process; None where they
-            came from no public base.
+        reopened: Opens the language model and the engine again, in a worker; it is sent there. None
+            where they came from no public base.
     """
 
     language_model: Any = None
@@ -243,7 +242,6 @@ class PublicInputs:
     topic_histogram: Mapping[str, Any] | None = None
     conditional_generator: Any | None = None
     engine: Any | None = None
-    opens_engine: Callable[[], Any] | None = None
     released: Mapping[str, Released] = field(default_factory=dict)
     corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
     reopened: "Callable[[], PublicInputs] | None" = field(default=None, repr=False)

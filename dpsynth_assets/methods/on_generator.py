@@ -70,5 +70,5 @@ def on_generator(
         public,
         language_model=prompted(model, terms.prompts),
         engine=None if engine is None else open_engine(engine, language_model=model),
-        opens_engine=None,  # Workers would open the base's model.
+        reopened=None,  # Workers would open the base's model.
     )

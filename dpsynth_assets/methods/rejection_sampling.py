@@ -347,6 +347,19 @@ def write_accepted(
     return accepted, {**kept.facts, **tally.facts(round_number + 1, len(empty))}
 
 
+def accepted_rows(texts: Sequence[str | None], **columns: Any) -> "pl.DataFrame":
+    """The rows of a corpus from what `write_accepted` returned of it: no row of an empty place.
+
+    Args:
+        texts: Text of every place.
+        columns: Further columns, in order, `label` first.
+    """
+    import polars as pl
+
+    words = {"text": pl.String, "label": pl.String}
+    return pl.DataFrame({"text": texts, **columns}, schema_overrides=words).drop_nulls("text")
+
+
 _MOST_LEFT_OUT = 0.5
 """Of paid rows: rules that would leave out more do not fit these records, and leave out none."""
 

@@ -10,10 +10,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 
 from dpsynth_assets.datasets import HistogramSpec, TopicHistogramSpec
 from dpsynth_assets.methods.base import ConfigT, Staged, mechanism_of, planned
@@ -48,17 +48,6 @@ class ClusterHistogram(BaseModel, frozen=True):
     centers: tuple[tuple[int, ...], ...]
     dp_counts: tuple[tuple[int, ...], ...]
     dp_counts_before: tuple[tuple[int, ...], ...] = ()
-
-    @model_validator(mode="after")
-    def _aligned(self) -> Self:
-        shapes = [len(kept) for kept in self.centers], [len(part) for part in self.dp_counts]
-        if len(self.labels) != len(self.centers) or shapes[0] != shapes[1]:
-            raise ValueError(
-                "Expected one list of centres and one of counts for each label, of equal lengths."
-            )
-        if len(self.dp_counts_before) not in (0, len(self.labels)):
-            raise ValueError("Expected counts before rebalancing for all labels or for no label.")
-        return self
 
 
 def assign_clusters(
@@ -193,16 +182,6 @@ class TopicHistogram(BaseModel, frozen=True):
     dp_counts: tuple[tuple[int, ...], ...]
     noise_std: float
 
-    @model_validator(mode="after")
-    def _aligned(self) -> Self:
-        widths = {len(row) for row in self.dp_counts}
-        if len(self.labels) != len(self.dp_counts) or len(widths) != 1 or min(widths) < 2:
-            raise ValueError(
-                f"Expected K + 1 >= 2 counts for each of {len(self.labels)} labels, got "
-                f"{len(self.dp_counts)} rows of lengths {sorted(widths)}."
-            )
-        return self
-
     @property
     def bins(self) -> int:
         """K + 1: topics and the unclassified bin."""
@@ -232,12 +211,7 @@ class TopicHistogram(BaseModel, frozen=True):
         Each cell gets its quota rows x share rounded down or up, and so does each label; over seeds
         the expectation is the quota. (Largest remainders would never give cells of small quotas
         any row.)
-
-        Raises:
-            ValueError: `rows` is negative.
         """
-        if rows < 0:
-            raise ValueError(f"Expected rows >= 0, got {rows}.")
         ends = np.cumsum(self.proportions().ravel())
         # One point in each unit of the quotas' line: points start + 0, start + 1, ...
         start = np.random.default_rng(seed).random()

@@ -244,14 +244,8 @@ class PromptedModel:
             The prompt, at most as long as with k empty examples plus k x `max_example_tokens`.
 
         Raises:
-            ValueError: `max_example_tokens` is not positive, or the chat template is missing or
-                does not keep the prompt as it is.
+            ValueError: The chat template is missing or does not keep the prompt as it is.
         """
-        if max_example_tokens < 1:
-            raise ValueError(
-                f"max_example_tokens must be at least 1, got {max_example_tokens}; "
-                "use an empty list of examples for a prompt without any."
-            )
         frame = self._frame(label_text, len(examples))
         ids = list(frame[0])
         for text, literal in zip(examples, frame[1:], strict=True):

@@ -202,7 +202,7 @@ class GaussianVoting:
             raise ValueError(
                 f"Expected released_before in [0, {self.iterations}], got {self.released_before}."
             )
-        _ = self.event
+        _ = self.event()
 
     def __reduce__(self) -> NoReturn:
         """Refuses copies and pickles, each of which could release T rounds more."""
@@ -218,7 +218,6 @@ class GaussianVoting:
             max_records_per_unit=self.votes_per_record * self.max_records_per_unit,
         )
 
-    @property
     def event(self) -> ComposedEvent:
         """Prices all T rounds, those that a killed run released included."""
         return ComposedEvent(events=(self.histogram.event(),) * self.iterations)

@@ -73,17 +73,6 @@ class OpenedModels:
         return opened_once(load_conditional_generator, **_place(manifest))
 
 
-def opened_engine(spec: EngineSpec, manifest: Mapping[str, Any] | None) -> "Engine":
-    """Opens the engine of a dataset file, once a process, from public values alone.
-
-    Args:
-        spec: The engine.
-        manifest: The artifact `public_language_model`, if there is one.
-    """
-    models = OpenedModels()
-    return models.engine(spec, None if manifest is None else models.language_model(manifest))
-
-
 def _place(manifest: Mapping[str, Any]) -> dict[str, Any]:
     path = local_copy(manifest["path"])
     return {"path_or_id": path, "dtype": manifest["dtype"], "device": manifest["device"]}
@@ -280,7 +269,8 @@ def load_public_inputs(
 ) -> PublicInputs:
     """Opens artifacts by name; what is not there stays None.
 
-    They can be opened again in another process (`reopened`), which finds them open from then on.
+    Language model and engine can be opened again in another process (`reopened`), which finds them
+    open from then on.
 
     Args:
         values: Artifacts: documents, centres, or what describes a model.
@@ -302,7 +292,6 @@ def load_public_inputs(
     language_model = None if manifest is None else models.language_model(manifest)
     return PublicInputs(
         engine=None if engine is None else models.engine(engine, language_model),
-        opens_engine=None if engine is None else partial(opened_engine, engine, manifest),
         language_model=None if language_model is None else prompted(language_model, terms.prompts),
         cluster_centers=values.get("public_clusters"),
         public_records=values.get("public_corpus"),
@@ -310,7 +299,7 @@ def load_public_inputs(
         seed=seed,
         reopened=partial(
             load_public_inputs,
-            _manifests(values),
+            {} if manifest is None else {"public_language_model": dict(manifest)},
             OpenedModels(),
             terms,
             engine,

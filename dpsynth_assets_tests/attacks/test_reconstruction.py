@@ -233,7 +233,7 @@ def test_the_copying_model_repeats_its_prompt_and_little_else():
         [model.prompt_ids("", [key], 5) for key in planted.source],
         Sampling(max_new_tokens=5),
     )
-    overlap = count_overlap(planted, [model.decode(document.tokens) for document in sampled])
+    overlap = count_overlap(planted, [model.decode(document) for document in sampled])
     assert overlap.source.share > 0.8
     assert overlap.proven_epsilon > 6
 

@@ -163,14 +163,14 @@ def test_a_corpus_that_is_there_is_linked_with_all_it_cost(first):
     assert set(plan.graph.reads(ctcl.corpus)) == {topics, "ctcl/finetuned_generator"}
     assert topics not in plan.graph.behind("dp_fine_tuning/candidate_corpus")
     training = plan.method("dp_fine_tuning").plan.event
-    assert list(plan.graph.events_behind(chosen.corpus)) == [plan.topics.event, training]
+    assert list(plan.graph.events_behind(chosen.corpus)) == [plan.topics.plan.event, training]
 
 
 def test_a_release_behind_two_paths_is_counted_once():
     ctcl = method("ctcl", **TRAINING)
     plan = plan_of(ctcl, resampled("ctcl"))
     behind = plan.graph.events_behind("resampled/candidate_corpus")
-    assert list(behind) == [plan.topics.event, plan.method("ctcl").plan.event]
+    assert list(behind) == [plan.topics.plan.event, plan.method("ctcl").plan.event]
 
 
 def test_a_histogram_that_a_stage_reads_is_behind_its_corpus_needed_or_not():
@@ -178,7 +178,7 @@ def test_a_histogram_that_a_stage_reads_is_behind_its_corpus_needed_or_not():
     plan = plan_of(method("mean_uniform", **PREDICTION))
     planned = plan.method("mean_uniform")
     assert not planned.plan.stages[0].follows_clusters
-    assert list(plan.graph.events_behind(planned.corpus)) == [plan.histogram.event]
+    assert list(plan.graph.events_behind(planned.corpus)) == [plan.histogram.plan.event]
 
 
 @pytest.mark.parametrize(

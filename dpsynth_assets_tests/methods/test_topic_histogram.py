@@ -175,12 +175,6 @@ def test_json_keeps_everything():
     assert TopicHistogram.model_validate(stored) == value
 
 
-def test_rows_that_do_not_match_are_refused():
-    for rows, labels in (([[1, 2], [1]], LABELS), ([[1, 2]], ()), ([[1]], LABELS)):
-        with pytest.raises(ValueError, match="K \\+ 1"):
-            histogram(rows, labels)
-
-
 def test_projection_is_the_nearest_point_of_that_total():
     random = np.random.default_rng(0)
     noisy = random.normal(3, 10, size=30)
@@ -257,8 +251,3 @@ def test_cells_are_those_of_the_allocation_in_mixed_order():
     np.testing.assert_array_equal(cells, value.sample_cells(1000, seed=3))
     assert not np.array_equal(cells, value.sample_cells(1000, seed=4))
     assert value.sample_cells(0, seed=3).shape == (0, 2)
-
-
-def test_a_negative_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match="rows >= 0"):
-        histogram([[1, 2]]).allocate(-1, seed=0)

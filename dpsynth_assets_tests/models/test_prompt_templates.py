@@ -242,11 +242,6 @@ def test_a_chat_template_that_repeats_the_prompt_is_refused(model, monkeypatch):
         prompted(model, TURNS).prompt_ids("Care", ["a"], 5)
 
 
-def test_a_non_positive_cut_is_refused(model):
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        prompted(model, TURNS).prompt_ids("Care", ["a"], 0)
-
-
 @pytest.mark.parametrize("private", [None, "{examples}"])
 def test_a_record_cannot_write_a_declared_end_that_is_a_plain_token(model, private):
     written = prompted(model, PromptTemplates(private=private, end="`"))

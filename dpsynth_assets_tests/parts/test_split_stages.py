@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.evolution.population import random_population
-from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts, VotingRounds
+from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.shared_histograms import CellCounts, ClusterCounting, TopicCounts
@@ -23,7 +23,7 @@ from dpsynth_assets.orchestration.resources.stores import (
 )
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy.histogram import GaussianVoting, NoisyHistogram
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
@@ -169,9 +169,10 @@ def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
     cells = ClusterCounting(histogram=noise, labels=LABELS, clusters_per_label=2)
     assert cells.release(parted, candidates).value == cells.release(whole, candidates).value
 
-    rounds = VotingRounds(
+    rounds = GaussianVoting(
         noise_std=2.0,
         iterations=2,
+        votes_per_record=1,
         relation=NeighboringRelation.ADD_REMOVE,
         max_records_per_unit=1,
     )

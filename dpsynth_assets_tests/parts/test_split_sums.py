@@ -26,7 +26,7 @@ from dpsynth_assets.privacy import secret_clustering
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise, SecretSampling
-from dpsynth_assets.public_base.making import opened_engine
+from dpsynth_assets.public_base.making import OpenedModels, load_public_inputs
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.stored_parts import StoredParts
@@ -134,12 +134,15 @@ def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monke
 
 @pytest.fixture(scope="module")
 def opens_engine(tmp_path_factory):
-    """Opens a real model of two layers, as a worker does."""
+    """Opens an engine with a real model of two layers, as a worker does."""
     folder = tmp_path_factory.mktemp("model") / "toy"
     said = [f"A note on the {a} and the {b}" for a in WORDS for b in WORDS]
     write_language_model(folder, said, vocabulary=300, width=16)
     manifest = {"path": str(folder), "dtype": "float32", "device": "cpu"}
-    return partial(opened_engine, EngineSpec(), manifest)
+    values = {"public_language_model": manifest}
+    return partial(
+        load_public_inputs, values, OpenedModels(), terms(), EngineSpec(), salt="", seed=0
+    )
 
 
 def negatives_of(reader):
@@ -156,10 +159,10 @@ def negatives_of(reader):
 
 def task_of(opens_engine, sampling_probability=1.0):
     config, shots = EpsVecConfig(max_document_tokens=12), (("A note",), ())
-    reader = open_reader(opens_engine(), config, terms(), shots, LAYERS)
+    reader = open_reader(opens_engine().engine, config, terms(), shots, LAYERS)
     return VectorTask(
         reader=Here(reader),
-        opens_engine=opens_engine,
+        reopened=opens_engine,
         shots=shots,
         negatives=negatives_of(reader),
         noise=VectorNoise(
@@ -248,7 +251,7 @@ def test_what_workers_are_given_and_told_holds_no_record(places, opens_engine):
 
 
 def test_an_engine_that_no_worker_can_open_is_refused_before_a_record_is_read(places, opens_engine):
-    task = replace(task_of(opens_engine), opens_engine=None)
+    task = replace(task_of(opens_engine), reopened=None)
     with pytest.raises(ValueError, match="Expected an engine that workers can open"):
         release_vectors(task, parted(places), silent)
 

@@ -37,7 +37,7 @@ KEPT = {
     ("models/smollm2.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
     # Ratios, scores, seconds, clip bounds of public text: no bound is read off them.
     ("attacks/audits/gradients.py", "1 / setting.sampling_probability"),
-    ("methods/epsvec/stages.py", "float(bound)"),
+    ("methods/epsvec/method.py", "float(bound)"),
     ("orchestration/resources/progress.py", "left"),
     ("orchestration/assets/scoring.py", "value"),
     ("report/render.py", "value"),

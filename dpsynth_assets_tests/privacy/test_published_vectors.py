@@ -277,7 +277,7 @@ def test_rounds_of_votes(entry):
         relation=NeighboringRelation.ADD_REMOVE,
         max_records_per_unit=1,
     )
-    exact = epsilon_of([votes.event], inputs["delta"], "tight")
+    exact = epsilon_of([votes.event()], inputs["delta"], "tight")
     assert exact == pytest.approx(continuous, rel=5e-4)
 
 

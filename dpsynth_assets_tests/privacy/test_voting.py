@@ -53,7 +53,7 @@ def test_ten_rounds_cost_what_the_papers_notebook_prints(records, noise_std, eps
     delta = 1 / (records * math.log(records))
     assert gaussian_epsilon(math.sqrt(10) / noise_std, delta) == pytest.approx(epsilon, abs=2e-6)
     # The notebook prices whole votes as continuous noise: up to 4e-4 too little.
-    whole = epsilon_of([voting(noise_std, 10).event], delta, "tight")
+    whole = epsilon_of([voting(noise_std, 10).event()], delta, "tight")
     assert whole == pytest.approx(epsilon, rel=5e-4)
 
 
@@ -98,7 +98,7 @@ def test_the_sensitivity_is_attained_when_a_unit_votes_for_one_candidate(relatio
 
 def test_every_round_is_charged_and_no_other_is_released():
     mechanism = voting(iterations=3)
-    assert flatten(mechanism.event) == [mechanism.histogram.event()] * 3
+    assert flatten(mechanism.event()) == [mechanism.histogram.event()] * 3
     for released in range(3):
         assert mechanism.remaining == 3 - released
         release = mechanism.release(np.zeros(5, dtype=np.int64))
@@ -167,7 +167,7 @@ def test_rounds_that_a_killed_run_stored_are_not_released_again():
     mechanism = GaussianVoting(
         noise_std=8.0, iterations=3, votes_per_record=1, relation=ADD_REMOVE, released_before=2
     )
-    assert mechanism.event == voting(iterations=3).event  # all three stay charged
+    assert mechanism.event() == voting(iterations=3).event()  # all three stay charged
     assert mechanism.remaining == 1
     mechanism.release(np.zeros(2, dtype=np.int64))
     with pytest.raises(UnaccountedReleaseError):
@@ -192,7 +192,7 @@ def test_calibrated_noise_spends_the_target_and_no_more(
     accountant, iterations, votes, records, relation
 ):
     def events(noise_std):
-        return [voting(noise_std, iterations, votes, relation, records).event]
+        return [voting(noise_std, iterations, votes, relation, records).event()]
 
     noise_std = integer_noise_std(events, target_epsilon=1.0, delta=1e-6, accountant=accountant)
     (event,) = events(noise_std)
@@ -203,5 +203,5 @@ def test_calibrated_noise_spends_the_target_and_no_more(
 
 def test_integer_noise_is_never_below_one_vote():
     target = {"target_epsilon": 1e4, "delta": 1e-6, "accountant": "tight"}
-    noise_std = integer_noise_std(lambda std: [voting(std, iterations=1).event], **target)
+    noise_std = integer_noise_std(lambda std: [voting(std, iterations=1).event()], **target)
     assert noise_std == 1.0

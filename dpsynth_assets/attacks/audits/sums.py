@@ -139,7 +139,7 @@ def _votes(noise_std: float = NOISE_STD, *, claimed: Event | None = None) -> Fin
     """Tests candidates with a record's votes against candidates without."""
     every_vote = np.repeat(np.arange(CANDIDATES)[:, None], VOTES, axis=1)
     with_votes, without = _totals(_voting(noise_std), every_vote)
-    return told_apart(with_votes, without, claimed or _voting(NOISE_STD).event)
+    return told_apart(with_votes, without, claimed or _voting(NOISE_STD).event())
 
 
 def _spread_votes() -> Finding:

@@ -10,6 +10,11 @@ from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
+CANDIDATES = "candidate_pool"
+SHOTS = "fixed_shots"
+NEGATIVES = "negative_set"
+VECTORS = "dataset_vectors"
+
 SCAFFOLD_TEMPERATURE = 1.0
 """Sampling temperature of candidates and negatives: what the model writes, as it writes it."""
 

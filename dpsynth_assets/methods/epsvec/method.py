@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.whole import Room
-from dpsynth_assets.methods.base import CohortTerms, Method, planned
+from dpsynth_assets.methods.base import CohortTerms, Method, mechanism_of, planned
 from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
@@ -14,32 +15,57 @@ from dpsynth_assets.methods.capabilities import (
     RowSource,
     behind,
 )
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
-from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
-from dpsynth_assets.methods.epsvec.stages import (
+from dpsynth_assets.methods.epsvec.config import (
     CANDIDATES,
     NEGATIVES,
     SHOTS,
     VECTORS,
-    StageWork,
+    EpsVecConfig,
+    vector_settings,
+)
+from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
+from dpsynth_assets.methods.epsvec.plan import (
+    Calibration,
+    VectorNoise,
     counted_work,
+    noise_parameters,
+)
+from dpsynth_assets.methods.epsvec.shots import (
+    CANDIDATES_FILE,
+    FixedShots,
+    no_shots,
+    public_candidates,
+    public_texts,
+    read_candidates,
+    release_shots,
+    write_candidates,
+)
+from dpsynth_assets.methods.epsvec.states import open_reader, scaffold_of
+from dpsynth_assets.methods.epsvec.vectors import (
+    DatasetVectors,
+    VectorTask,
+    expected_records,
+    release_vectors,
 )
 from dpsynth_assets.methods.epsvec.writing import Writer, rows_on_demand, write_corpus
-from dpsynth_assets.methods.inputs import (
-    ProgressCallback,
-    PublicInputs,
-)
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.rejection_sampling import RowFilter, settings_of
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
     Stage,
+    StageRelease,
+    StageRun,
     SyntheticCorpus,
     Writing,
 )
-from dpsynth_assets.methods.work import TEXT_EMBEDDER, PublicSizes, Work
-from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
+from dpsynth_assets.methods.work import TEXT_EMBEDDER
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
+from dpsynth_assets.models.engines.protocol import Provenance
+from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType, Release
+from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.workers import Here
 
 _VECTORS_ONLY = frozenset(
     {"vector_records", "vector_noise_multiplier", "sampling_probability", "use_vectors"}
@@ -79,7 +105,12 @@ def _after_ctcl(facts: DeclaredFacts) -> tuple[Candidate, ...]:
 
 
 class EpsVec(Method[EpsVecConfig]):
-    """Banayeeanzade et al. 2026: fixed shots and dataset vectors, then steered decoding."""
+    """Banayeeanzade et al. 2026: fixed shots and dataset vectors, then steered decoding.
+
+    **Privacy** One discrete Gaussian histogram, and one joint discrete Gaussian mean. Both pass
+    over the records in seconds to minutes and draw noise at the end, so a killed run starts its
+    pass again: no reader saw what it drew.
+    """
 
     name: ClassVar[str] = "epsvec"
     title: ClassVar[str] = "EPSVec: fixed shots and dataset vectors"
@@ -124,13 +155,9 @@ class EpsVec(Method[EpsVecConfig]):
             examples_in_prompt=config.shots if config.use_fixed_shots else 1,
             rows=config.rows,
             row_tokens=config.max_new_tokens,
-            work=partial(self.work, CANDIDATE_CORPUS),
+            work=partial(counted_work, config, self.terms, CANDIDATE_CORPUS),
             write=self.write,
         )
-
-    def work(self, step: str, _plan: MethodPlan, sizes: PublicSizes) -> Work:
-        """Counts texts that are written, and texts whose states are read behind prompts."""
-        return counted_work(self.config, self.terms, step, sizes)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which both releases cost at most `target_epsilon`."""
@@ -155,7 +182,7 @@ class EpsVec(Method[EpsVecConfig]):
             Stage(
                 name=CANDIDATES,
                 title="Texts that the model writes for each label, without any record.",
-                make=lambda public, *rest: self._work(public).make_candidates(*rest),
+                make=self.make_candidates,
                 **self._step(CANDIDATES),
             ),
             Stage(
@@ -165,7 +192,7 @@ class EpsVec(Method[EpsVecConfig]):
                 needs_embeddings=True,
                 in_parts=True,
                 after=(CANDIDATES,),
-                draws=lambda run: self._work(run.public).release_shots(run),
+                draws=self.release_shots,
                 **self._step(SHOTS),
             ),
         ]
@@ -178,7 +205,7 @@ class EpsVec(Method[EpsVecConfig]):
                     "states for these texts."
                 ),
                 after=before,
-                make=lambda public, *rest: self._work(public).make_negatives(*rest),
+                make=self.make_negatives,
                 **self._step(NEGATIVES),
             ),
             Stage(
@@ -187,7 +214,7 @@ class EpsVec(Method[EpsVecConfig]):
                 in_parts=not self.reads_weights,
                 in_model=True,
                 after=(*before, NEGATIVES),
-                draws=lambda run: self._work(run.public).release_vectors(run),
+                draws=self.release_vectors,
                 takes=room_of_vectors,
                 **self._step(VECTORS),
             ),
@@ -203,7 +230,7 @@ class EpsVec(Method[EpsVecConfig]):
             "reads": self.public_inputs,
             "engine": self.terms.engine,
             "runs": (TEXT_EMBEDDER if name == SHOTS else self.terms.engine,),
-            "work": partial(self.work, name),
+            "work": partial(counted_work, self.config, self.terms, name),
             "check": self.check_public,
             "free": _LATER[name],
         }
@@ -234,20 +261,137 @@ class EpsVec(Method[EpsVecConfig]):
         """
         yield rows_on_demand(self._writer(public))
 
+    def make_candidates(
+        self, public: PublicInputs, folder: Path, progress: ProgressCallback
+    ) -> StageRelease:
+        """Writes the candidate pool into a folder."""
+        config, terms, engine = self.config, self.terms, public.required("engine")
+        if config.candidate_source == "model":
+            scaffold = scaffold_of(config, terms, engine)
+            pool = write_candidates(engine, scaffold, config, public.seed, progress)
+        else:
+            documents = public_texts(public, "candidates")
+            pool = public_candidates(documents, len(terms.labels), config, public.seed)
+        pool.write_parquet(folder / CANDIDATES_FILE)
+        source, model = config.candidate_source, engine.name
+        facts = {"candidates": pool.height, "source": source, "model": model}
+        return StageRelease(facts=facts, files=folder)
+
+    def release_shots(self, run: StageRun) -> Release[StageRelease]:
+        """Ranks candidates by the noisy votes of the records; see `shots.release_shots`."""
+        pool = read_candidates(run.public.released[CANDIDATES].folder)
+        embed, texts = run.public.required("text_embedder").embed, pool["text"].to_list()
+        release = release_shots(
+            mechanism_of(run.stage, NoisyHistogram),
+            run.private,
+            pool,
+            embed(texts, public=True),
+            self.terms.labels,
+        )
+        folder = run.checkpoint.filled(release.value.save)
+        facts = {
+            "candidates": pool.height,
+            "ranked_by": "noisy histogram",
+            "noise_std": release.value.noise_std,
+        }
+        return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
+
+    def make_negatives(
+        self, public: PublicInputs, folder: Path, progress: ProgressCallback
+    ) -> StageRelease:
+        """Writes negatives, their states and the clip bounds into a folder."""
+        config, shots, engine = self.config, self.fixed_shots(public), public.required("engine")
+        leading = shots.leading(config.shots)
+        reader = open_reader(engine, config, self.terms, leading, config.layers)
+        provenance = Provenance.RELEASED if shots.noisy else Provenance.PUBLIC
+        negatives = make_negatives(reader, shots, config, public, provenance, progress)
+        negatives.save(folder)
+        facts = {
+            "negatives": sum(map(len, negatives.texts)),
+            "layers": list(negatives.layers),
+            "clip_bounds": [round(float(bound), 6) for bound in negatives.clip_bounds],
+            "model": negatives.model,
+        }
+        return StageRelease(facts=facts, files=folder)
+
+    def release_vectors(self, run: StageRun) -> Release[StageRelease]:
+        """Releases the directions to steer along; see `vectors.release_vectors`."""
+        noise = mechanism_of(run.stage, VectorNoise)
+        task = self._vector_task(noise, run.public)
+        release = release_vectors(task, run.private, run.progress)
+        vectors = release.value
+        folder = run.checkpoint.filled(vectors.save)
+        facts = {
+            "model": vectors.model,
+            "layers": list(vectors.layers),
+            "width": int(vectors.directions.shape[2]),
+            "clip_bounds": [round(float(bound), 6) for bound in vectors.clip_bounds],
+            "signal_over_noise": vectors.signal_over_noise.round(3).tolist(),
+            "lengths": [] if vectors.lengths is None else vectors.lengths.round(4).tolist(),
+            "noise_multiplier": noise.noise_multiplier,
+            "sampling_probability": noise.sampling_probability,
+            "cost": vectors.cost,
+        }
+        return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
+
+    def _vector_task(self, noise: VectorNoise, public: PublicInputs) -> VectorTask:
+        engine: LocalEngine = public.required("engine")
+        negatives = Negatives.load(public.released[NEGATIVES].folder)
+        _require_same_model(negatives.model, engine)
+        shots, config, terms = self.fixed_shots(public), self.config, self.terms
+        leading = shots.leading(config.shots)
+        return VectorTask(
+            reader=Here(open_reader(engine, config, terms, leading, negatives.layers)),
+            reopened=public.reopened,
+            shots=leading,
+            negatives=negatives,
+            expected_records=expected_records(terms, shots.dp_records, noise.sampling_probability),
+            noise=noise,
+            config=config,
+            terms=terms,
+            salt=public.salt,
+        )
+
+    def fixed_shots(self, public: PublicInputs) -> FixedShots:
+        """Reads the shots of a finished stage; none without fixed shots.
+
+        Raises:
+            ValueError: If fewer candidates were ranked than settings keep.
+        """
+        if not self.config.use_fixed_shots:
+            return no_shots(len(self.terms.labels))
+        shots = FixedShots.load(public.released[SHOTS].folder)
+        fewest, kept = min(map(len, shots.ranked)), self.config.shots_kept
+        if fewest < kept:
+            raise ValueError(
+                f"Expected {kept} fixed shots of each label, got {fewest} candidates of one. Keep "
+                "fewer shots, or raise candidates, which needs another histogram."
+            )
+        return shots
+
     def _writer(self, public: PublicInputs) -> Writer:
-        work = self._work(public)
+        engine, vectors = public.required("engine"), None
+        if self.config.use_vectors:
+            vectors = DatasetVectors.load(public.released[VECTORS].folder)
+            _require_same_model(vectors.model, engine)
         return Writer(
-            engine=work.engine,
-            scaffold=work.scaffold,
-            shots=work.fixed_shots(),
-            vectors=work.released_vectors(),
+            engine=engine,
+            scaffold=scaffold_of(self.config, self.terms, engine),
+            shots=self.fixed_shots(public),
+            vectors=vectors,
             config=self.config,
             labels=self.terms.labels,
             seed=public.seed,
         )
 
-    def _work(self, public: PublicInputs) -> StageWork:
-        return StageWork(config=self.config, terms=self.terms, public=public)
+
+def _require_same_model(name: str, engine: LocalEngine) -> None:
+    """Refuses another model: directions mean nothing in it."""
+    if name != engine.name:
+        raise ValueError(
+            f"Expected the engine to run {name}, whose states were read, got {engine.name}. Name "
+            "that model in the dataset file, or release vectors of this model, which is charged."
+        )
 
 
 def room_of_vectors(stage: Stage, public: PublicInputs) -> Room:

@@ -1,12 +1,22 @@
-"""Plans the noise of EPSVec from declared facts: one histogram of counts, one joint noisy mean."""
+"""Plans EPSVec from declared facts: noise of a histogram and of a joint mean; work of each step."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.config import (
+    CANDIDATES,
+    NEGATIVES,
+    SHOTS,
+    VECTORS,
+    EpsVecConfig,
+)
+from dpsynth_assets.methods.epsvec.states import BLOCK_SHARE, BLOCK_START
 from dpsynth_assets.methods.plan_cache import remembered_call, sampled_noise, sampled_steps
+from dpsynth_assets.methods.rejection_sampling import accepted_work
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
     MIXED_TOLERANCE,
@@ -287,3 +297,54 @@ def _words(noise: VectorNoise) -> str:
         f"discrete Gaussian of {noise.noise_multiplier:.4g} x the most that one unit changes, on "
         f"the clipped means of all layers together{sampled}"
     )
+
+
+def counted_work(
+    config: EpsVecConfig, terms: CohortTerms, stage: str, _plan: MethodPlan, sizes: PublicSizes
+) -> Work:
+    """Counts texts that are written, and texts whose states are read behind prompts.
+
+    Args:
+        config: Settings.
+        terms: Declared labels, and the engine with the rows it writes together.
+        stage: Name of a stage, or `candidate_corpus`.
+        sizes: Declared numbers and public lengths.
+    """
+    labels, rows, longest = len(terms.labels), terms.engine.batch_rows, config.max_document_tokens
+    shots = config.shots if config.use_fixed_shots else 0
+    prompt = sizes.prompt(shots, longest)
+    different = None if config.shots_kept > shots > 0 else labels
+    if stage == CANDIDATES and config.candidate_source == "model":
+        texts = labels * config.candidates
+        return sizes.writing(texts, sizes.frame(0), longest, rows=rows, different=labels)
+    if stage == SHOTS and config.use_fixed_shots:
+        return Work(embedded=labels * config.candidates * sizes.text_tokens)
+    if stage == NEGATIVES:
+        texts = labels * config.negatives
+        shown = texts + min(config.clip_documents, sizes.documents)
+        read = _states(config, shown, prompt, labels, sizes)
+        return sizes.writing(texts, prompt, longest, rows=rows, different=different) + read
+    if stage == VECTORS:
+        records = min(config.vector_records or sizes.records, sizes.records)
+        return _states(config, records, prompt, labels, sizes)
+    if stage == CANDIDATE_CORPUS:
+        different = None if different is None else 1
+
+        def write(texts: float) -> Work:
+            """Labels are steered, and so written, one by one."""
+            length = config.max_new_tokens
+            share = texts / labels
+            each = sizes.writing(share, prompt, length, rows=rows, different=different)
+            return sum([each] * labels, start=Work())
+
+        return accepted_work(config.rejection, config.rows, sizes, write)
+    return Work()
+
+
+def _states(
+    config: EpsVecConfig, texts: float, prompt: float, labels: int, sizes: PublicSizes
+) -> Work:
+    """Reading behind a prompt that is read once a label, up to the last layer of the block."""
+    depth = BLOCK_START + BLOCK_SHARE if config.layers is None else 1.0
+    tokens = texts * sizes.text(config.max_document_tokens) + labels * prompt
+    return Work(read=depth * tokens)

@@ -10,7 +10,7 @@ Letters: Y labels, N texts, L layers, d width of the residual stream.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -42,15 +42,15 @@ class Scaffold:
 
     Attributes:
         label_texts: How each label is written.
-        max_shot_tokens: Shots are cut to this many tokens.
+        max_tokens: Texts are cut to this many tokens, those of a prompt too.
         codec: The engine's model, with its templates; None for an engine without tokens.
-        templates: What prompts are written in where there is no codec.
+        templates: What prompts are written in where there is no codec: a plan asks for them.
         stop: Texts that end a document.
         form: What a document has to be.
     """
 
     label_texts: tuple[str, ...]
-    max_shot_tokens: int
+    max_tokens: int
     codec: Any | None
     templates: PromptTemplates | None
     stop: tuple[str, ...] = ()
@@ -60,24 +60,21 @@ class Scaffold:
         """The prompt after which the model writes one more text of a label."""
         text = self.label_texts[label]
         if self.codec is not None:
-            ids: list[int] = self.codec.prompt_ids(text, list(shots), self.max_shot_tokens)
+            ids: list[int] = self.codec.prompt_ids(text, list(shots), self.max_tokens)
             return ids
-        if self.templates is None:
-            raise ValueError(
-                "Expected templates for an engine without a tokenizer here, got none. Declare "
-                "prompt in the dataset file, or a domain in its public base."
-            )
-        return _as_text(self.templates, text, shots)
+        return _as_text(cast("PromptTemplates", self.templates), text, shots)
 
     def prefix(self, label: int, shots: Sequence[str]) -> list[int]:
         """Tokens before a text whose states are read, the model's begin token left off."""
-        ids = list(self._tokens.prompt_ids(self.label_texts[label], shots, self.max_shot_tokens))
-        begin = self._tokens.begin_token_id
+        codec: Any = self.codec
+        ids = list(codec.prompt_ids(self.label_texts[label], shots, self.max_tokens))
+        begin = codec.begin_token_id
         return ids[1:] if ids and ids[0] == begin else ids
 
-    def text_ids(self, text: str, max_tokens: int) -> list[int]:
+    def text_ids(self, text: str) -> list[int]:
         """A text's own tokens, cut; none for a text without a word."""
-        return list(self._tokens.encode(text))[:max_tokens] if text.strip() else []
+        codec: Any = self.codec
+        return list(codec.encode(text))[: self.max_tokens] if text.strip() else []
 
     def read(self, generation: Generation) -> str:
         """The text that was written, without what closes it; blank where none of the form was."""
@@ -85,12 +82,6 @@ class Scaffold:
         if self.codec is not None and generation.token_ids:
             text = self.codec.read_text(list(generation.token_ids))[0]
         return self.form.read(text.strip(), ended=generation.finished)
-
-    @property
-    def _tokens(self) -> Any:
-        if self.codec is None:
-            raise ValueError("Expected an engine with a tokenizer here, got an endpoint.")
-        return self.codec
 
 
 def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Scaffold:
@@ -103,7 +94,7 @@ def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Sca
     model = getattr(engine, "language_model", None)
     return Scaffold(
         label_texts=terms.label_texts,
-        max_shot_tokens=config.max_document_tokens,
+        max_tokens=config.max_document_tokens,
         codec=None if model is None else prompted(model, templates),
         templates=templates,
         stop=("\n",) if templates is not None and templates.ends_with_line else (),
@@ -162,14 +153,12 @@ class StateReader:
         scaffold: Writes the prompts.
         shots: Fixed shots of each label.
         layers: L layers, ascending.
-        max_tokens: Texts are cut to this.
     """
 
     engine: LocalEngine
     scaffold: Scaffold
     shots: TextsByLabel
     layers: tuple[int, ...]
-    max_tokens: int
 
     def read(
         self,
@@ -191,7 +180,7 @@ class StateReader:
         prefix = self.scaffold.prefix(label, self.shots[label])
         self._require_room(len(prefix))
         states = self.engine.hidden_states(
-            [self.scaffold.text_ids(text, self.max_tokens) for text in texts],
+            list(map(self.scaffold.text_ids, texts)),
             self.layers,
             behind=prefix,
             provenance=provenance,
@@ -202,25 +191,12 @@ class StateReader:
     def _require_room(self, prefix: int) -> None:
         """A text that the engine cut would spoil the subtraction."""
         room = getattr(self.engine, "positions", 2**31) - 2
-        if prefix + self.max_tokens > room:
+        needed = prefix + self.scaffold.max_tokens
+        if needed > room:
             raise EngineError(
                 f"Expected prompt and text within {room} tokens of {self.engine.name}, got up to "
-                f"{prefix + self.max_tokens}. Lower max_document_tokens or shots."
+                f"{needed}. Lower max_document_tokens or shots."
             )
-
-
-def reader_layers(layers: tuple[int, ...] | None, engine: LocalEngine) -> tuple[int, ...]:
-    """Declared layers in ascending order, or the default block of the engine's model.
-
-    Raises:
-        EngineError: A layer that the model does not have.
-    """
-    chosen = default_layers(engine.layers) if layers is None else tuple(sorted(layers))
-    if chosen[-1] >= engine.layers:
-        raise EngineError(
-            f"Expected layers in [0, {engine.layers}) of {engine.name}, got {list(chosen)}."
-        )
-    return chosen
 
 
 def open_reader(
@@ -240,13 +216,12 @@ def open_reader(
         layers: Layers to be read; None: the default block of the engine's model.
 
     Raises:
-        EngineError: The engine gives no hidden states, or its model has no such layer.
+        EngineError: The engine gives no hidden states.
     """
     require_private_engine(engine)
     return StateReader(
         engine=engine,
         scaffold=scaffold_of(config, terms, engine),
         shots=shots,
-        layers=reader_layers(layers, engine),
-        max_tokens=config.max_document_tokens,
+        layers=default_layers(engine.layers) if layers is None else tuple(sorted(layers)),
     )

@@ -16,8 +16,7 @@ from dpsynth_assets.methods.epsvec.config import RECORDS_PER_PASS, EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, references
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.states import StateReader, TextsByLabel, open_reader
-from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
-from dpsynth_assets.models.engines.decoder_engine import LocalEngine
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.privacy.events import event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
@@ -108,7 +107,7 @@ class VectorTask:
     """Everything public that the vectors are computed with, here or in a worker.
 
     Attributes:
-        opens_engine: Opens the engine in another process, where it can be.
+        reopened: Opens the engine in another process, where it can be.
         reader: Reads states, in the process that has it open.
         shots: Fixed shots of its prompts.
         negatives: What records are compared with, and the clip bounds.
@@ -119,7 +118,7 @@ class VectorTask:
         expected_records: (Y,) how many records of each label take part, as far as is public.
     """
 
-    opens_engine: Callable[[], LocalEngine] | None
+    reopened: Callable[[], PublicInputs] | None
     reader: Here[StateReader] = field(repr=False)
     shots: TextsByLabel
     negatives: Negatives
@@ -142,10 +141,10 @@ class VectorTask:
         """
         if self.reader.value is not None:
             return self.reader.value
-        if self.opens_engine is None:
+        if self.reopened is None:
             raise ValueError(_NO_ENGINE)
-        layers = self.negatives.layers
-        return open_reader(self.opens_engine(), self.config, self.terms, self.shots, layers)
+        engine, layers = self.reopened().required("engine"), self.negatives.layers
+        return open_reader(engine, self.config, self.terms, self.shots, layers)
 
     def differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
         """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
@@ -275,7 +274,7 @@ def _total(
     Raises:
         ValueError: There are several shards, and the engine cannot be opened in a worker.
     """
-    if private.parts is not None and task.opens_engine is None:
+    if private.parts is not None and task.reopened is None:
         raise ValueError(_NO_ENGINE)
 
     def told(share: float) -> None:

@@ -10,7 +10,12 @@ from dpsynth_assets.methods.epsvec.shots import FixedShots, public_seed
 from dpsynth_assets.methods.epsvec.states import Scaffold
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.methods.rejection_sampling import RowFilter, round_seed, write_accepted
+from dpsynth_assets.methods.rejection_sampling import (
+    RowFilter,
+    accepted_rows,
+    round_seed,
+    write_accepted,
+)
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 from dpsynth_assets.models.engines.protocol import Generation, Provenance, Sampling
@@ -170,17 +175,11 @@ def write_corpus(
 
     **Source** EPSVec, Algorithm 2, lines 5 to 10; rejection by a judge: appendix D.4.
     """
-    import polars as pl
-
     before, read = writer.engine.spent, writer.scaffold.read
     made, judged = write_accepted(writer, kept, rows, progress, text_of=read)
-    written = [(row, each) for row, each in enumerate(made) if each is not None]
-    labels = [writer.labels[writer.label_of(row)] for row, _ in written]
-    frame = pl.DataFrame(
-        {"text": [read(each) for _, each in written], "label": labels},
-        schema={"text": pl.String, "label": pl.String},
-    )
-    finished = [each.finished for _, each in written]
+    labels = [writer.labels[writer.label_of(row)] for row in range(len(made))]
+    frame = accepted_rows([each and read(each) for each in made], label=labels)
+    finished = [each.finished for each in made if each is not None]
     facts = {
         "rows": frame.height,
         "ended_by_the_model": round(sum(finished) / max(1, len(finished)), 4),

@@ -25,6 +25,7 @@ from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
     RowFilter,
+    accepted_rows,
     accepted_work,
     round_seed,
     settings_of,
@@ -79,8 +80,6 @@ def write_rows(
     **Source** Xie et al. 2024, Algorithm 1, whose last step varies the survivors once; that every
     survivor is varied equally often is what its expansion by L - 1 does in every round.
     """
-    import polars as pl
-
     parents, copies = _parents(survivors["label"].to_numpy(), sizes)
     names = [labels[number] for number in survivors["label"][parents]]
     survivor_of = survivors["text"][parents].to_list()
@@ -103,10 +102,7 @@ def write_rows(
 
     texts, judged = write_accepted(write, kept, len(parents), progress)
     variation = np.where(tries > 0, np.maximum(copies, 1), copies)
-    frame = pl.DataFrame(
-        {"text": texts, "label": names, "parent": parents, "variation": variation},
-        schema={"text": pl.String, "label": pl.String, "parent": pl.Int64, "variation": pl.Int64},
-    ).drop_nulls("text")
+    frame = accepted_rows(texts, label=names, parent=parents, variation=variation)
     survived = int((frame["variation"] == 0).sum())
     facts = {
         "rows": frame.height,
@@ -122,19 +118,10 @@ def _writing_seed(seed: int) -> int:
 
 
 def _parents(survivor_labels: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Survivor behind each row, and how many rows of it there were before.
-
-    Raises:
-        ValueError: A label that is to get rows has no survivor.
-    """
+    """Survivor behind each row, and how many rows of it there were before."""
     parents, copies = [], []
     for label, size in enumerate(np.asarray(sizes).tolist()):
         places = np.flatnonzero(survivor_labels == label)
-        if size and not len(places):
-            raise ValueError(
-                "Expected survivors of every label that gets rows, got a label without any. "
-                "Release another population."
-            )
         turns = np.arange(size)
         parents.append(places[turns % max(1, len(places))] if size else places[:0])
         copies.append(turns // max(1, len(places)))

@@ -39,7 +39,7 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
     public_clusters,
     share_of_bound,
 )
-from dpsynth_assets.methods.evolution.votes import PrivateVotes, VotingRounds
+from dpsynth_assets.methods.evolution.votes import PrivateVotes, voting_rounds
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, rows_behind
 from dpsynth_assets.methods.plan_cache import remembered_call
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
@@ -48,6 +48,7 @@ from dpsynth_assets.models.row_rules import SCHEMA
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
+from dpsynth_assets.privacy.histogram import GaussianVoting
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,28 +86,20 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         **Source** Xie et al. 2024, section 3 and appendix; docs/proofs.md.
         """
         self.require_sound()
-        terms = self.terms
-        rounds = VotingRounds(
-            noise_std=1.0,
-            iterations=self.config.iterations,
-            relation=terms.relation,
-            max_records_per_unit=terms.unit.max_records,
-        )
+        terms, iterations = self.terms, self.config.iterations
         noise_std = remembered_call(
             least_noise_std,
-            rounds=rounds,
+            rounds=voting_rounds(terms, iterations, 1.0),
             target_epsilon=target_epsilon,
             delta=terms.delta,
             accountant=terms.accountant,
         )
-        rounds = replace(rounds, noise_std=noise_std)
         noise = (
-            f"Gaussian of {noise_std:.4g} votes on each candidate in each of "
-            f"{self.config.iterations} rounds"
+            f"Gaussian of {noise_std:.4g} votes on each candidate in each of {iterations} rounds"
         )
         return planned(
             self,
-            {STAGE: rounds},
+            {STAGE: voting_rounds(terms, iterations, noise_std)},
             {**self.settings(), "noise_std": noise_std, "noise": noise},
         )
 
@@ -118,7 +111,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
 
         **Source** Xie et al. 2024, Algorithm 1.
         """
-        rounds = mechanism_of(run.stage, VotingRounds)
+        rounds = mechanism_of(run.stage, GaussianVoting)
         event = rounds.event()
         evolved = self.evolution(run.public).run(
             PrivateVotes(rounds, self.terms.labels, run.private),
@@ -133,7 +126,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
 
 
 def least_noise_std(
-    rounds: VotingRounds, target_epsilon: float, delta: float, accountant: str
+    rounds: GaussianVoting, target_epsilon: float, delta: float, accountant: str
 ) -> float:
     """Finds the least noise at which all rounds together cost at most `target_epsilon`."""
     return integer_noise_std(

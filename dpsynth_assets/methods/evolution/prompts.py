@@ -100,7 +100,7 @@ class PromptFile(BaseModel):
             rng: Public randomness of the choices.
         """
         known = self._replaced(variables, lambda value: _chosen(value, rng))
-        return "\n\n".join(_filled(each.content, known) for each in self.message_template)
+        return "\n\n".join(each.content.format_map(known) for each in self.message_template)
 
     def missing(self, variables: Iterable[Mapping[str, str]]) -> set[str]:
         """Names that the template uses and that one of the given sets of variables lacks."""
@@ -165,12 +165,3 @@ def _chosen(value: Any, rng: np.random.Generator) -> str:
 
 def _first(value: Any) -> str:
     return str(value[0]) if isinstance(value, list) else str(value)
-
-
-def _filled(content: str, variables: Mapping[str, str]) -> str:
-    parts = []
-    for literal, name, _, _ in Formatter().parse(content):
-        parts.append(literal)
-        if name is not None:
-            parts.append(variables[name])
-    return "".join(parts)

@@ -8,15 +8,14 @@ product rounds there (`privacy.nearest`), as the sensitivity of the vote histogr
 **Source** Xie et al. 2024 (Aug-PE), the nearest-neighbour histogram of Algorithm 1, within classes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import ComposedEvent
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, count_votes
 from dpsynth_assets.privacy.nearest import (
     PublicRows,
@@ -98,36 +97,15 @@ VOTES_PER_RECORD = 1
 """As in the paper; more would add to the sensitivity what they add to the signal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VotingRounds:
-    """T rounds of votes, all of them charged.
-
-    Attributes:
-        noise_std: σ >= 1, in votes.
-        iterations: T.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one privacy unit may contribute.
-    """
-
-    noise_std: float
-    iterations: int
-    relation: NeighboringRelation
-    max_records_per_unit: int
-
-    def event(self) -> ComposedEvent:
-        """Prices all T rounds."""
-        return self.open().event
-
-    def open(self, released_before: int = 0) -> GaussianVoting:
-        """Opens the rounds after those that a killed run released and stored."""
-        return GaussianVoting(
-            noise_std=self.noise_std,
-            iterations=self.iterations,
-            votes_per_record=VOTES_PER_RECORD,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            released_before=released_before,
-        )
+def voting_rounds(terms: CohortTerms, iterations: int, noise_std: float) -> GaussianVoting:
+    """T rounds of votes of a cohort, all of them charged."""
+    return GaussianVoting(
+        noise_std=noise_std,
+        iterations=iterations,
+        votes_per_record=VOTES_PER_RECORD,
+        relation=terms.relation,
+        max_records_per_unit=terms.unit.max_records,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +150,7 @@ class PrivateVotes:
     """
 
     def __init__(
-        self, rounds: VotingRounds, labels: tuple[str, ...], private: PrivateInputs
+        self, rounds: GaussianVoting, labels: tuple[str, ...], private: PrivateInputs
     ) -> None:
         self._rounds, self._labels, self._private = rounds, labels, private
         self._voting: GaussianVoting | None = None
@@ -194,7 +172,7 @@ class PrivateVotes:
             UnaccountedReleaseError: All planned rounds were released, or this one was.
         """
         if self._voting is None:
-            self._voting = self._rounds.open(rounds)
+            self._voting = replace(self._rounds, released_before=rounds)
         if self._voting.iterations - self._voting.remaining != rounds:
             raise UnaccountedReleaseError(
                 "Expected the round after the last released one, got another. Continue from "

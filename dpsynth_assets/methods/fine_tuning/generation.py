@@ -31,7 +31,6 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     Conditioning,
     GeneratorInputs,
     bytes_beside_weights,
-    conditioning,
     generator_of,
     generator_prompts,
     public_pairs,
@@ -50,7 +49,7 @@ from dpsynth_assets.methods.fine_tuning.writing import (
     DocumentWriter,
     equal_cells,
     open_writer,
-    released_cells,
+    released_histogram,
     rows_on_demand,
     write_rows,
 )
@@ -124,10 +123,15 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """Label and topic of each row to be written: int64 (rows, 2).
 
         In the proportions of the released histogram, or labels equally often.
+
+        Raises:
+            ValueError: If there is no histogram, or its labels are not the declared ones.
+
+        **Source** CTCL, section 3.4: rows in the proportions of the released histogram.
         """
         if not self.has_keywords:
             return equal_cells(known, rows)
-        return released_cells(public, known, rows)
+        return released_histogram(public, known.labels).sample_cells(rows, public.seed)
 
     @property
     def fine_tunes_language_model(self) -> bool:
@@ -221,7 +225,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
             ValueError: If an artifact is missing, or the trained model could not be decoded.
         """
-        inputs = self._inputs(public)
+        inputs = self.inputs(public)
         start = inputs.open(decodes_here=self.terms.engine.kind != "vllm")
         pairs = trial_pairs(inputs.known, self.config.max_document_tokens)
         self.check_trainable(start, inputs.encoded(start, pairs))
@@ -243,7 +247,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.
         """
-        inputs = self._inputs(run.public)
+        inputs = self.inputs(run.public)
         start = inputs.open()
         shown = inputs.encoded(start, public_pairs(run.public, inputs.known))
         start = replace(start, public_examples=shown)
@@ -259,7 +263,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         **Privacy** Post-processing of released weights and counts: any number of rows is free.
         """
-        kind, known = self.terms.engine.kind, self._conditioning(public)
+        kind, known = self.terms.engine.kind, self.conditioning(public)
         cells = self.cells(public, known, rows)
         kept = RowFilter.of(self, public)
         with self._opened(public) as writer:
@@ -276,7 +280,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """
         from transformers import AutoTokenizer
 
-        folder, known = public.released[FINETUNED_GENERATOR].folder, self._conditioning(public)
+        folder, known = public.released[FINETUNED_GENERATOR].folder, self.conditioning(public)
         with self._opened(public) as writer:
             tokenizer = AutoTokenizer.from_pretrained(folder)
             yield rows_on_demand(
@@ -303,7 +307,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             folder: Released weights.
         """
         generator = load_conditional_generator(folder, device="cpu", templates=self.templates)
-        known = self._conditioning(PublicInputs(), keywords=False)
+        known = self.conditioning(PublicInputs(), keywords=False)
         encoder, bound = generator.encoder, generator.max_condition_tokens
         conditions = [known.text(label, NO_TOPIC) for label in range(len(known.labels))]
         return {
@@ -313,23 +317,36 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             )
         }
 
-    def _inputs(self, public: PublicInputs) -> GeneratorInputs:
+    def inputs(self, public: PublicInputs) -> GeneratorInputs:
+        """What a training starts from, in any process."""
         start = self.starts_from(public)
         return GeneratorInputs(
             source=start.source,
             device=start.device,
             config=self.config,
             modules=adapted_layers(self.terms),
-            known=self._conditioning(public),
+            known=self.conditioning(public),
         )
 
-    def _conditioning(self, public: PublicInputs, *, keywords: bool | None = None) -> Conditioning:
-        return conditioning(
-            self.terms,
-            self.config.document_type,
-            public,
-            keywords=self.has_keywords if keywords is None else keywords,
-            templates=self.templates,
+    def conditioning(self, public: PublicInputs, *, keywords: bool = True) -> Conditioning:
+        """Reads off declared facts how conditions are written.
+
+        Args:
+            public: Holds the topics.
+            keywords: Whether conditions carry those of a record's topic, where the method has any.
+
+        Raises:
+            ValueError: If keywords are asked for and there is no topic model.
+        """
+        terms, templates = self.terms, self.templates
+        said = len(terms.labels) > 1 or templates is not None
+        asked = keywords and self.has_keywords
+        return Conditioning(
+            labels=terms.labels,
+            label_texts=terms.label_texts if said else ("",) * len(terms.labels),
+            document_type=self.config.document_type,
+            topic_model=public.required("topic_model") if asked else None,
+            templates=templates,
         )
 
 

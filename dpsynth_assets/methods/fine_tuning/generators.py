@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dpsynth_assets.files.kept import local_copy
 from dpsynth_assets.files.whole import Room
@@ -95,40 +95,6 @@ class TrainingPairs:
 
     conditions: list[str] = field(repr=False)
     documents: list[str] = field(repr=False)
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-
-def conditioning(
-    terms: CohortTerms,
-    document_type: str,
-    public: PublicInputs,
-    *,
-    keywords: bool,
-    templates: PromptTemplates | None = None,
-) -> Conditioning:
-    """Reads off declared facts how conditions are written.
-
-    Args:
-        terms: Labels, and how they read.
-        document_type: What kind of text the records are; "" if it is not said.
-        public: Holds the topics.
-        keywords: Whether conditions carry those of a record's topic.
-        templates: Prompts of a language model; None for aspect lines.
-
-    Raises:
-        ValueError: If keywords are asked for and there is no topic model.
-    """
-    said = len(terms.labels) > 1 or templates is not None
-    texts = terms.label_texts if said else ("",) * len(terms.labels)
-    return Conditioning(
-        labels=terms.labels,
-        label_texts=texts,
-        document_type=document_type,
-        topic_model=public.required("topic_model") if keywords else None,
-        templates=templates,
-    )
 
 
 def generator_prompts(
@@ -272,19 +238,6 @@ def take_trained(generator: ConditionalGenerator, model: Any, lora_rank: int | N
     generator.__dict__["model"] = trained.requires_grad_(False).eval()
 
 
-def encode_pairs(
-    generator: ConditionalGenerator, pairs: TrainingPairs, max_document_tokens: int
-) -> list[TokenExample]:
-    """Turns pairs into token ids; equal conditions are encoded once."""
-    encoder, bound = generator.encoder, generator.max_condition_tokens
-    conditions = encoder.distinct_conditions(pairs.conditions, bound)
-    documents = encoder.document_ids(pairs.documents, max_document_tokens)
-    return [
-        TokenExample(conditions[condition], document)
-        for condition, document in zip(pairs.conditions, documents, strict=True)
-    ]
-
-
 def public_pairs(public: PublicInputs, conditioning: Conditioning) -> TrainingPairs:
     """Pairs some public documents with conditions like those of private records.
 
@@ -356,13 +309,17 @@ class GeneratorInputs:
         return self.encoded(start, training_pairs(private, self.known))
 
     def encoded(self, start: TrainingStart, pairs: TrainingPairs) -> list[TokenExample]:
-        """Pairs as token ids."""
-        return encode_pairs(generator_of(start), pairs, self.config.max_document_tokens)
+        """Pairs as token ids; equal conditions are encoded once."""
+        generator = generator_of(start)
+        encoder, bound = generator.encoder, generator.max_condition_tokens
+        conditions = encoder.distinct_conditions(pairs.conditions, bound)
+        documents = encoder.document_ids(pairs.documents, self.config.max_document_tokens)
+        return [
+            TokenExample(conditions[condition], document)
+            for condition, document in zip(pairs.conditions, documents, strict=True)
+        ]
 
 
 def generator_of(start: TrainingStart) -> ConditionalGenerator:
     """The generator whose model a start trains."""
-    loss = start.loss
-    if not isinstance(loss, PairLoss):
-        raise TypeError(f"Expected a start of GeneratorInputs.open, got {type(loss).__name__}.")
-    return loss.generator
+    return cast("PairLoss", start.loss).generator

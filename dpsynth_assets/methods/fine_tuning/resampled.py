@@ -132,13 +132,7 @@ def quotas(shares: np.ndarray, available: np.ndarray, rows: int) -> np.ndarray:
 
     Returns:
         int64 (M,), summing to N.
-
-    Raises:
-        ValueError: If N is negative or more than there is.
     """
-    total = int(available.sum())
-    if not 0 <= rows <= total:
-        raise ValueError(f"Expected rows in [0, {total}], got {rows}. Write more rows first.")
     shares = np.where(shares > NEGLIGIBLE * shares.sum(), shares, 0.0)
     wanted = np.minimum(_water_level(shares, available, rows) * shares, available)
     kept = np.minimum(np.floor(wanted).astype(np.int64), available)

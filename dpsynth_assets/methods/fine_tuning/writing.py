@@ -20,6 +20,7 @@ from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
     RowFilter,
+    accepted_rows,
     round_seed,
     write_accepted,
 )
@@ -182,20 +183,6 @@ def open_writer(
         yield replace(writer, engine=opened, kind=spec.kind)
 
 
-def released_cells(public: PublicInputs, conditioning: Conditioning, rows: int) -> np.ndarray:
-    """Draws label and topic of each row to be written from the released histogram.
-
-    Returns:
-        int64 (rows, 2): label index in [0, L) and topic in [0, K].
-
-    Raises:
-        ValueError: If there is no histogram, or its labels are not the declared ones.
-
-    **Source** CTCL, section 3.4: rows in the proportions of the released histogram.
-    """
-    return released_histogram(public, conditioning.labels).sample_cells(rows, public.seed)
-
-
 def equal_cells(conditioning: Conditioning, rows: int) -> np.ndarray:
     """Gives every label as many rows, of no topic: int64 (rows, 2), the second column -1."""
     labels = np.arange(rows) % len(conditioning.labels)
@@ -232,8 +219,6 @@ def write_rows(
 
     **Source** CTCL, section 4.1.3: nucleus sampling with p = 0.95.
     """
-    import polars as pl
-
     conditions = [conditioning.text(label, topic) for label, topic in cells.tolist()]
 
     def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:
@@ -241,14 +226,8 @@ def write_rows(
         return writer.texts(asked, round_seed(seed, round_number), progress)
 
     texts, judged = write_accepted(write, kept, len(cells), progress)
-    frame = pl.DataFrame(
-        {
-            "text": texts,
-            "label": [conditioning.labels[label] for label in cells[:, 0].tolist()],
-            "topic": cells[:, 1],
-        },
-        schema={"text": pl.String, "label": pl.String, "topic": pl.Int64},
-    ).drop_nulls("text")
+    labels = [conditioning.labels[label] for label in cells[:, 0].tolist()]
+    frame = accepted_rows(texts, label=labels, topic=cells[:, 1])
     return SyntheticCorpus(rows=frame, facts={"rows": frame.height, **judged})
 
 

@@ -344,7 +344,7 @@ def completed(
         else None,
     )
     for (document, _), continuation in zip(unfinished, continued, strict=True):
-        document.tokens += continuation.tokens
+        document.tokens += continuation
     return _valid(drawing, documents)
 
 

@@ -213,7 +213,7 @@ def _require_a_record(
         Sampling(max_new_tokens=longest),
         texts=[constraint.open() for _ in prompts],
     )
-    if not any(constraint.is_followed(model.decode(each.tokens)) for each in sampled):
+    if not any(constraint.is_followed(model.decode(tokens)) for tokens in sampled):
         raise ValueError(
             f"Expected a record of the schema within max_document_tokens, got none in "
             f"{_TRIAL_TEXTS} texts of the public prompt with {longest} tokens. Raise it, bound the "

@@ -136,13 +136,13 @@ def _sample(
         texts=None if constraint is None else [constraint.open() for _ in labels],
     )
     if constraint is not None:
-        whole = [constraint.is_followed(model.decode(document.tokens)) for document in sampled]
+        whole = [constraint.is_followed(model.decode(tokens)) for tokens in sampled]
         labels, sampled = list(compress(labels, whole)), list(compress(sampled, whole))
     rows = corpus_rows(
         model,
         TextForm.of(terms.json_schema, terms.prompts, terms.label_texts),
         longest=config.max_document_tokens,
-        tokens=[document.tokens for document in sampled],
+        tokens=sampled,
         labels=[terms.labels[label] for label in labels],
         batches=[None] * len(sampled),
         clusters=[None] * len(sampled),

@@ -153,8 +153,6 @@ def share_at_floor(tokens: int, gap: float) -> float:
     **Source** The softmax of Amin et al. 2024, Algorithm 1, line 15. They restrict draws to the
     1,024 publicly likeliest tokens at τ = 2.25 for this reason.
     """
-    if tokens < 1 or not gap >= 0:
-        raise ValueError(f"Expected tokens >= 1 and gap >= 0, got {tokens} and {gap}.")
     weight = (tokens - 1) * math.exp(-gap)
     return weight / (1.0 + weight)
 

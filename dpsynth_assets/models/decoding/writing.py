@@ -6,7 +6,7 @@ Rows of a pass are written together until each has ended.
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -222,13 +222,6 @@ def _read(
     return contexts
 
 
-class SampledDocument(NamedTuple):
-    """Tokens after the prompt, without the end token, and whether the end token came."""
-
-    tokens: list[int]
-    ended: bool
-
-
 def sample_documents(
     decoder: Decoder,
     language_model: Any,
@@ -238,7 +231,7 @@ def sample_documents(
     limits: Sequence[int] | None = None,
     progress: ShareCallback | None = None,
     texts: Sequence[ConstrainedText] | None = None,
-) -> list[SampledDocument]:
+) -> list[list[int]]:
     """Samples one document from each prompt: reference corpora and public continuations.
 
     Seeded and therefore never private: nothing here may stand in for a privacy mechanism.
@@ -255,7 +248,7 @@ def sample_documents(
             takes the tokens that are drawn. None: no constraint.
 
     Returns:
-        N documents in the order of the prompts.
+        Tokens after each prompt, without the end token, in the order of the prompts.
 
     Raises:
         ValueError: A prompt and its limit are longer than the model's attention.
@@ -271,4 +264,4 @@ def sample_documents(
         text_of=None if texts is None else texts.__getitem__,
         progress=progress,
     )
-    return [SampledDocument(*rules.until_end(tokens)) for tokens in written]
+    return [rules.until_end(tokens)[0] for tokens in written]

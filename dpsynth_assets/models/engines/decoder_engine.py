@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
-from dpsynth_assets.models.decoding.protocol import Decoder, StateReading
+from dpsynth_assets.models.decoding.protocol import StateReading
 from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines.protocol import (
     DEFAULT,
@@ -231,6 +231,9 @@ class DecoderEngine(LocalEngine):
         kind: What decodes (`open_decoder`).
         batch_rows: Rows of one decoding pass at most.
 
+    Attributes:
+        decoder: What decodes.
+
     Raises:
         EngineError: The decoder cannot be opened; in one line.
     """
@@ -241,23 +244,12 @@ class DecoderEngine(LocalEngine):
         super().__init__(language_model)
         self._batch_rows = batch_rows
         with self._one_line_errors():
-            self._decoder: Decoder | None = open_decoder(kind, language_model)
+            self.decoder = open_decoder(kind, language_model)
         self.capabilities = self.decoder.capabilities
-
-    @property
-    def decoder(self) -> Decoder:
-        """What decodes.
-
-        Raises:
-            EngineError: The engine was closed.
-        """
-        if self._decoder is None:
-            raise EngineError("Expected an open engine, got a closed one; open it again.")
-        return self._decoder
 
     def close(self) -> None:
         """Lets go of the weights; the engine is not used again."""
-        self._decoder = None
+        del self.decoder
         self.language_model.__dict__.pop("model", None)
 
     def _write(

@@ -97,18 +97,9 @@ class Sampling:
         return self.begun[row] if self.begun else ()
 
     def limits(self, prompts: int) -> list[int]:
-        """One bound for each of `prompts` prompts.
-
-        Raises:
-            ValueError: Bounds were given one each, and not as many as prompts.
-        """
+        """One bound for each of `prompts` prompts."""
         given = self.max_new_tokens
-        limits = [given] * prompts if isinstance(given, int) else list(given)
-        if len(limits) != prompts:
-            raise ValueError(
-                f"Expected one max_new_tokens for each of {prompts} prompts, got {len(limits)}."
-            )
-        return limits
+        return [given] * prompts if isinstance(given, int) else list(given)
 
 
 @dataclass(frozen=True)

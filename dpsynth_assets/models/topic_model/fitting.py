@@ -227,7 +227,6 @@ ProgressCallback = Callable[[float, str], None]
 CLUSTERING_SHARE = 0.5
 """Of the progress that is reported."""
 CHUNK_ROWS = 16_384
-UNIT_TOLERANCE = 0.01
 
 
 def fit_topic_model(
@@ -288,8 +287,6 @@ def fit_topic_model(
 
 
 def _check(embeddings: np.ndarray, settings: TopicModelSettings) -> None:
-    if embeddings.ndim != 2:
-        raise ValueError(f"Expected embeddings of shape (N, d), got {embeddings.shape}.")
     if len(embeddings) < 2 * settings.min_topics:
         raise ValueError(
             f"Expected at least {2 * settings.min_topics} documents for {settings.min_topics} "
@@ -305,10 +302,6 @@ def _dense_topics(
     random = np.random.default_rng(settings.seed)
     rows = np.sort(random.choice(len(embeddings), size, replace=False))
     sample = np.asarray(embeddings[rows], dtype=np.float32)
-    if not np.allclose(np.linalg.norm(sample, axis=1), 1.0, atol=UNIT_TOLERANCE):
-        raise ValueError(
-            "Expected embeddings of unit length, got other lengths. Scale each row to length 1."
-        )
     groups = within_bounds(dense_groups(sample, settings, report), sample, settings)
     return mean_directions(sample[groups != NOISE], groups[groups != NOISE])
 

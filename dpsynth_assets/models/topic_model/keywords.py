@@ -85,14 +85,9 @@ def _counted(
     texts: Iterable[str], topics: np.ndarray, settings: TopicModelSettings
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields topic and words of each document that is counted."""
-    rows = 0
-    for rows, text in enumerate(texts, start=1):
-        if rows <= len(topics) and topics[rows - 1] != NOISE:
-            yield int(topics[rows - 1]), words_of(text, settings.keyword_words)
-    if rows != len(topics):
-        raise ValueError(
-            f"Expected one text for each embedding, got {rows} texts for {len(topics)}."
-        )
+    for text, topic in zip(texts, topics.tolist(), strict=True):
+        if topic != NOISE:
+            yield topic, words_of(text, settings.keyword_words)
 
 
 def _vocabulary(

@@ -134,15 +134,6 @@ class TopicModel:
     settings: TopicModelSettings = field(repr=False)
     embedder: str = ""
 
-    def __post_init__(self) -> None:
-        """Refuses parts of different numbers of topics."""
-        counts = len(self.embeddings), len(self.keywords), len(self.sizes)
-        if self.embeddings.ndim != 2 or len(set(counts)) != 1 or counts[0] == 0:
-            raise ValueError(
-                f"Expected embeddings (K, d), keywords and sizes of the same K >= 1 topics, got "
-                f"{self.embeddings.shape}, {counts[1]} and {counts[2]}."
-            )
-
     @property
     def topics(self) -> int:
         """K."""
@@ -170,11 +161,6 @@ class TopicModel:
         **Source** Tan et al. 2025, section 3.3 ("the closest topic embedding") and appendix F
         (the unclassified bin).
         """
-        if embeddings.ndim != 2 or embeddings.shape[1] != self.embeddings.shape[1]:
-            raise ValueError(
-                f"Expected embeddings (N, {self.embeddings.shape[1]}), got {embeddings.shape}. Use "
-                f"the embedder that fitted the topics{self.embedder and ': ' + self.embedder}."
-            )
         topics, cosines = nearest_topics(embeddings, self.embeddings)
         # `not >=` so that a cosine that is no number is unclassified as well.
         topics[~(cosines >= np.float32(self.threshold))] = self.topics
@@ -185,12 +171,7 @@ class TopicModel:
 
         The unclassified bin has no topic of its own: it gets `fallback_keywords`, the words that
         public topics share most evenly, which say what kind of text it is and not what about.
-
-        Raises:
-            ValueError: The topic is not in [0, K].
         """
-        if not 0 <= topic <= self.topics:
-            raise ValueError(f"Expected a topic in [0, {self.topics}], got {topic}.")
         return self.fallback_keywords if topic == self.topics else self.keywords[topic]
 
     def save(self, folder: str | Path) -> None:

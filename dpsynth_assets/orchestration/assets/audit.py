@@ -68,7 +68,7 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
 
 def planned_charges(plan: DatasetPlan) -> list[Charge]:
     """Everything the cohort may be charged."""
-    shared = [(part.folder, part.event) for part in plan.shared]
+    shared = [(part.folder, part.plan.event) for part in plan.shared]
     return [*shared, *((each.method.name, each.plan.event) for each in plan.methods)]
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.base import priced
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.config import SHOTS, VECTORS, EpsVecConfig
 from dpsynth_assets.methods.epsvec.method import PRETRAINED_TOP_P
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
-from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.privacy.accounting import epsilon_of

@@ -183,12 +183,10 @@ def test_shots_are_cut_where_records_are(cases, toy_model):
     assert made.text_ids("  ", 4) == []
 
 
-def test_without_templates_it_is_the_documents_own_format(cases, toy_model, endpoint):
+def test_without_templates_it_is_the_documents_own_format(cases, toy_model):
     made = scaffold(cases, DecoderEngine(toy_model), prompts=None)
     assert made.prompt(1, ("the sea",)) == toy_model.prompt_ids("why", ["the sea"], 6)
     assert made.stop == ()
-    with pytest.raises(ValueError, match="Declare prompt in the dataset file"):
-        scaffold(cases, endpoint, prompts=None).prompt(0, ())
 
 
 def test_what_closes_a_document_is_no_part_of_the_text(cases, endpoint):

@@ -14,7 +14,6 @@ from dpsynth_assets.methods.epsvec.shots import no_shots
 from dpsynth_assets.methods.epsvec.states import (
     StateReader,
     default_layers,
-    reader_layers,
     require_private_engine,
     scaffold_of,
 )
@@ -60,7 +59,6 @@ def reader_of(cases, engine, config, layers=CHOSEN):
         scaffold=scaffold_of(config, cases.terms(), engine),
         shots=no_shots(2).ranked,
         layers=layers,
-        max_tokens=config.max_document_tokens,
     )
 
 
@@ -81,7 +79,7 @@ def task_of(cases, engine, **changes):
         max_records_per_unit=1,
     )
     return VectorTask(
-        opens_engine=None,
+        reopened=None,
         reader=Here(reader),
         shots=reader.shots,
         negatives=negatives_of(cases, reader, config, public),
@@ -357,7 +355,7 @@ def test_the_block_of_layers_lies_where_the_papers_does():
 
 def test_layers_and_texts_that_do_not_fit_the_model_are_refused(cases, engine):
     with pytest.raises(EngineError, match="layers in"):
-        reader_layers((3, 99), engine)
+        reader_of(cases, engine, cases.config(), layers=(3, 99)).read(0, ["sea"])
     engine.positions = 8
     with pytest.raises(EngineError, match="prompt and text"):
         reader_of(cases, engine, cases.config(max_document_tokens=20)).read(0, ["sea"])

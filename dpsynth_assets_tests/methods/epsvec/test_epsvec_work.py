@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.methods.base import room_of
+from dpsynth_assets.methods.epsvec.config import CANDIDATES, NEGATIVES, SHOTS, VECTORS
 from dpsynth_assets.methods.epsvec.negatives import Negatives
-from dpsynth_assets.methods.epsvec.stages import CANDIDATES, NEGATIVES, SHOTS, VECTORS
+from dpsynth_assets.methods.epsvec.plan import counted_work
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.events import GaussianEvent, event_to_json
@@ -63,21 +64,21 @@ def test_counted_work_is_what_the_engine_does(kept, cases, tmp_path, engine, mon
     assert rows.read == pytest.approx(seen(engine, calls, texts)[1], rel=0.35 if kept else 0.05)
 
 
+def work_of(cases, config, step):
+    return counted_work(config, cases.terms(), step, cases.method(config).plan(8.0), SIZES)
+
+
 def test_what_is_left_out_costs_nothing(cases):
     config = cases.config(candidate_source="public_corpus", clip_documents=10)
-    plan = cases.method(config).plan(8.0)
-    method = cases.method(config)
-    assert method.work(CANDIDATES, plan, SIZES) == Work()
-    assert method.work(SHOTS, plan, SIZES).embedded > 0
-    bounded = cases.method(cases.config()).work(NEGATIVES, plan, SIZES)
-    assert method.work(NEGATIVES, plan, SIZES).read < bounded.read
+    assert work_of(cases, config, CANDIDATES) == Work()
+    assert work_of(cases, config, SHOTS).embedded > 0
+    bounded = work_of(cases, cases.config(), NEGATIVES)
+    assert work_of(cases, config, NEGATIVES).read < bounded.read
 
 
 def test_records_that_are_drawn_are_read_and_no_others(cases):
-    few = cases.config(vector_records=10)
-    plan = cases.method(few).plan(8.0)
-    whole = cases.method(cases.config()).work(VECTORS, plan, SIZES)
-    assert cases.method(few).work(VECTORS, plan, SIZES).read < 0.4 * whole.read
+    whole = work_of(cases, cases.config(), VECTORS)
+    assert work_of(cases, cases.config(vector_records=10), VECTORS).read < 0.4 * whole.read
 
 
 # Room that is asked for before vectors are charged holds the vectors.

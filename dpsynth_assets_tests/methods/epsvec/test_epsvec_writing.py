@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from dpsynth_assets.methods.epsvec.config import SHOTS, VECTORS
 from dpsynth_assets.methods.epsvec.shots import SHOTS_FILE
-from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.models.row_rules import TextForm
@@ -175,7 +175,7 @@ def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_mode
     engine = DecoderEngine(toy_model)
     config = cases.config(max_document_tokens=30)
     scaffold = scaffold_of(config, cases.terms(), engine)
-    reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1), 30)
+    reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1))
     text = "the sea was calm"
     got = reader.read(0, ["old bread", text])[1]
     prefix, own = scaffold.prefix(0, ("a warm hall",)), scaffold.text_ids(text, 30)

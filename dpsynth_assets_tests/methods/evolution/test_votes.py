@@ -95,11 +95,6 @@ def test_the_best_of_each_label_survive_and_the_earlier_of_equals():
     assert select(np.zeros(5), LABELS, np.array([9, 1])).tolist() == [0, 2, 4, 1]
 
 
-def test_a_label_without_candidates_cannot_survive():
-    with pytest.raises(ValueError, match="candidates of every label"):
-        select(np.zeros(2), np.array([0, 0]), np.array([1, 1]))
-
-
 @pytest.mark.parametrize(
     ("votes", "bits"), [([4, 4, 4, 4], 2.0), ([9, -2, 0], 0.0), ([-1, -1], 0.0), ([], 0.0)]
 )

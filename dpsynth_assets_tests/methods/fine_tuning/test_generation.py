@@ -20,7 +20,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
     DpFineTuningConfig,
     GeneratorConfig,
 )
-from dpsynth_assets.methods.fine_tuning.generators import conditioning, training_pairs
+from dpsynth_assets.methods.fine_tuning.generators import training_pairs
 from dpsynth_assets.methods.fine_tuning.writing import GeneratorWeights, open_writer
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
@@ -143,8 +143,9 @@ def test_every_start_is_tried_before_the_charge_and_left_as_it_was(cases, public
 
 
 def test_a_trial_has_two_lengths_and_the_longest_there_will_be(cases, public):
+    inputs = Ctcl(CtclConfig(max_document_tokens=24), cases.terms()).inputs(public)
     pairs = generator_inputs.trial_pairs(known(cases), 24)
-    short, long = generator_inputs.encode_pairs(public.conditional_generator, pairs, 24)
+    short, long = inputs.encoded(inputs.open(), pairs)
     records = cases.private().records["text"].to_list()
     whole = public.conditional_generator.encoder.document_ids([" ".join(records)], 24)
     assert len(short.targets) < len(long.targets) == len(whole[0])
@@ -174,7 +175,8 @@ def test_a_missing_artifact_fails_before_the_charge(cases, public, missing):
 
 def known(cases, *, keywords=True, **changes):
     public = PublicInputs(language_model=None, topic_model=cases.topic_model())
-    return conditioning(cases.terms(**changes), "visit report", public, keywords=keywords)
+    method = Ctcl(CtclConfig(document_type="visit report"), cases.terms(**changes))
+    return method.conditioning(public, keywords=keywords)
 
 
 def test_a_condition_names_type_label_and_the_keywords_of_the_records_topic(cases):

@@ -7,7 +7,6 @@ import torch
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.fine_tuning.generators import (
-    conditioning,
     generator_prompts,
     public_pairs,
 )
@@ -77,7 +76,8 @@ def test_keywords_of_a_topic_stand_beside_the_label(public):
     terms = terms_over()
     templates = generator_prompts(terms, LANGUAGE_MODEL.domain, keywords=True)
     assert templates == TEMPLATES
-    known = conditioning(terms, LANGUAGE_MODEL.domain, public, keywords=True, templates=templates)
+    settings = {"document_type": LANGUAGE_MODEL.domain}
+    known = bound_method("ctcl", settings, terms).conditioning(public)
     assert known.text(0, 1) == "ex about bakery0, bakery1, bakery2, bakery3"
     assert known.text(1, -1) == "why"
     assert set(public_pairs(public, known).conditions) <= {
@@ -88,8 +88,7 @@ def test_keywords_of_a_topic_stand_beside_the_label(public):
 
 def test_a_single_label_stands_in_the_prompt_as_it_does_for_other_methods(public):
     terms = terms_over(labels=("x",), label_texts=("ex",))
-    templates = generator_prompts(terms, LANGUAGE_MODEL.domain, keywords=False)
-    known = conditioning(terms, LANGUAGE_MODEL.domain, public, keywords=False, templates=templates)
+    known = bound_method("dp_fine_tuning", {}, terms).conditioning(public)
     assert known.text(0, -1) == "ex"
 
 

@@ -48,12 +48,6 @@ def test_what_one_cell_lacks_goes_to_the_others_in_proportion():
     assert kept.tolist() == [10, 30, 20]
 
 
-@pytest.mark.parametrize("rows", [-1, 4])
-def test_more_rows_than_there_are_is_refused(rows):
-    with pytest.raises(ValueError, match="rows"):
-        quotas(np.ones(1), np.array([3]), rows)
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 5))
 @settings(max_examples=100, deadline=None)
 def test_rows_are_chosen_without_replacement_and_by_quota(cells, seed):

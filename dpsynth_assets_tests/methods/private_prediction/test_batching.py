@@ -198,11 +198,6 @@ def test_records_go_to_the_nearest_centre_that_their_label_keeps(cases):
             assert cluster == kept[label][int(np.argmax(centers[kept[label]] @ embedding))]
 
 
-def test_counts_before_rebalancing_for_some_labels_only_are_refused():
-    with pytest.raises(ValueError, match="for all labels or for no label"):
-        ClusterHistogram(**HISTOGRAM.model_dump() | {"dp_counts_before": ((1, 2, 3),)})
-
-
 def test_histogram_keeps_both_of_the_counts_it_pays_for(cases):
     release = counting(cases.terms()).release(cases.private(400), cases.centers())
     before = np.array(release.value.dp_counts_before)

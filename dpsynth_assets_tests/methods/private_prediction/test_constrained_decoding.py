@@ -281,7 +281,7 @@ def test_samples_follow_the_schema_and_go_on_where_a_text_stands(decoder, model,
         Sampling(max_new_tokens=LONGEST, seed=3),
         texts=[constraint.open(), constraint.open(begun), constraint.open()],
     )
-    texts = [model.decode(document.tokens) for document in sampled]
+    texts = [model.decode(document) for document in sampled]
     texts[1] = model.decode(begun) + texts[1]
     for text in texts:
         jsonschema.validate(json.loads(text), SCHEMA)

@@ -120,9 +120,6 @@ def test_text_without_any_dense_group_still_gets_topics(corpus, settings):
 
 def test_bad_input_is_refused_in_one_line(corpus, settings):
     cases = {
-        "one text for each embedding": {"texts": Lazy(corpus.texts[:-1])},
-        "shape": {"embeddings": corpus.embeddings[0]},
-        "unit length": {"embeddings": 2 * corpus.embeddings},
         "at least 4 documents": {"texts": corpus.texts[:3], "embeddings": corpus.embeddings[:3]},
         "words": {"texts": ["of the 12"] * len(corpus.texts)},
     }

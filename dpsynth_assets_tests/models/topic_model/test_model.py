@@ -50,9 +50,6 @@ def test_bins_count_the_unclassified(model):
         *model.keywords,
         model.fallback_keywords,
     ]
-    for topic in (-1, model.bins):
-        with pytest.raises(ValueError, match="Expected a topic in"):
-            model.condition_keywords(topic)
 
 
 def test_odd_embeddings_are_unclassified_or_refused(model):
@@ -60,7 +57,7 @@ def test_odd_embeddings_are_unclassified_or_refused(model):
     assert model.assign(odd).tolist() == [TOPICS, TOPICS]
     assert model.assign(np.zeros((0, DIMENSION), np.float32)).shape == (0,)
     for shape in ((2, DIMENSION + 1), (DIMENSION,)):
-        with pytest.raises(ValueError, match="planted"):
+        with pytest.raises(ValueError, match="embedder that made"):
             model.assign(np.zeros(shape, np.float32))
 
 
