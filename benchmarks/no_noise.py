@@ -21,6 +21,7 @@ import polars as pl
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
+from dpsynth_assets.methods.base import form_of
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.epsvec.config import CANDIDATES, NEGATIVES, SHOTS
 from dpsynth_assets.methods.epsvec.negatives import Negatives
@@ -253,7 +254,7 @@ def predicted(plain: Plain, rows: int) -> pl.DataFrame:
             tokens.append(document.tokens)
             labels.append(terms.labels[wave[document.batch][0]])
     return corpus_rows(
-        model, method.form, longest=config.max_document_tokens, tokens=tokens, labels=labels,
+        model, form_of(method), longest=config.max_document_tokens, tokens=tokens, labels=labels,
         batches=[None] * len(tokens), clusters=[None] * len(tokens),
     )  # fmt: skip
 
@@ -360,11 +361,11 @@ def evolved(plain: Plain, rows: int) -> pl.DataFrame:
         survivors,
         method.shared_out(rows),
         method.terms.labels,
-        open_api(method.config, method.terms, public, method.form),
+        open_api(method.config, method.terms, public, form_of(method)),
         public.seed,
         silent,
         kept=plain.kept(),
-        form=method.form,
+        form=form_of(method),
     ).rows
 
 
@@ -381,7 +382,7 @@ def fine_tuned(plain: Plain, rows: int) -> pl.DataFrame:
         generator.save(Path(scratch))
         with open_writer(
             Path(scratch), terms.engine, config, device=inputs.device, templates=method.templates,
-            form=method.form,
+            form=form_of(method),
         ) as writer:  # fmt: skip
             cells = _cells(plain, inputs.known, rows)
             return write_rows(

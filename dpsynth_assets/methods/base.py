@@ -9,7 +9,6 @@ whose stage releases the rows writes none. What else it can do are attributes, N
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -148,21 +147,13 @@ class Staged(ABC, Generic[ConfigT]):
     free_settings: ClassVar[frozenset[str]] = frozenset()
     """Parameters of its plan that no stage's release depends on: with others, what was paid for is
     used again."""
+    follows_schema: bool = False
+    """Whether the texts that it writes follow the declared schema, where there is one."""
 
     def __init__(self, config: ConfigT, terms: CohortTerms) -> None:
         """Binds validated settings to the cohort's declared terms."""
         self.config = config
         self.terms = terms
-
-    @property
-    def follows_schema(self) -> bool:
-        """Whether the texts that it writes follow the declared schema, where there is one."""
-        return False
-
-    @cached_property
-    def form(self) -> TextForm:
-        """The form of the texts that it writes."""
-        return self.terms.form(follows_schema=self.follows_schema)
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
@@ -186,10 +177,6 @@ class Method(Staged[ConfigT]):
     """Whether it reads the fine-tuned weights behind `corpora`, not their rows."""
     chooses_rows: ClassVar[bool] = False
     """Whether its rows are some of those of `corpora`."""
-    rounds_stage: ClassVar[str | None] = None
-    """Stage that releases the rounds of a population (`evolution.population`)."""
-    protects_secrets: ClassVar[bool] = False
-    """Whether it spends the bound that is promised to secrets, by its setting `secret_share`."""
     open_rows: Any = None
     """(public inputs) -> a context of a `capabilities.RowSource`: rows of a chosen label, on demand
     and at no cost, from what it released."""
@@ -221,6 +208,11 @@ class Method(Staged[ConfigT]):
         Raises:
             ValueError: It cannot run, for a reason in public facts; `priced` makes it a refusal.
         """
+
+
+def form_of(method: Staged[Any]) -> TextForm:
+    """The form of the texts that a method writes."""
+    return method.terms.form(follows_schema=method.follows_schema)
 
 
 def mechanism_of(stage: Stage, kind: type[MechanismT]) -> MechanismT:
@@ -265,7 +257,7 @@ def planned(
         )
     if method.terms.prompts is not None:  # Other prompts are another release.
         parameters = {**parameters, "prompts": method.terms.prompts.to_json()}
-    parameters = {**parameters, **schema_parameters(method.form.schema)}
+    parameters = {**parameters, **schema_parameters(form_of(method).schema)}
 
     def depended_on(stage: Stage) -> Mapping[str, Any]:
         unread = {REJECTION, *method.free_settings, *stage.free}

@@ -159,7 +159,7 @@ def _secret_shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, fl
     claims = {
         entry.key: _bound(entry, terms).config.secret_share
         for entry in spec.methods
-        if get_method(entry.method).protects_secrets
+        if get_method(entry.method).guarantee is GuaranteeType.SECRET
     }
     if secret is None or not claims:
         return {}

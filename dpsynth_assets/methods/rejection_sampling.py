@@ -25,7 +25,7 @@ from pydantic import Field
 
 from dpsynth_assets.datasets.fields import Declaration, Refusal
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.base import CohortTerms, form_of
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, silent
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
 from dpsynth_assets.models.judges import (
@@ -208,7 +208,7 @@ class RowFilter:
             EngineError: The judge's engine cannot be opened.
         """
         settings, terms = settings_of(method.config.rejection), method.terms
-        if method.form.schema is not None:  # Whole records, which no rule of prose is for.
+        if form_of(method).schema is not None:  # Whole records, which no rule of prose is for.
             settings = settings.model_copy(update={"rules": ()})
         words = " ".join((terms.domain, *terms.label_texts))
         return cls(settings=settings, judge=open_judge(settings, public), words=words)

@@ -143,6 +143,7 @@ class Stage(Step):
             for a GPU where the installation declares one.
         releases_language_model: Whether its files are weights that read prompts as the base's
             language model does.
+        releases_rounds: Whether it releases the rounds of a population (`evolution.population`).
         check: Loads what the stage will run, and refuses what it could not end with, in one line
             that anybody may read (ValueError).
         tested: States what was tested of public inputs, which the charge keeps for the label.
@@ -175,6 +176,7 @@ class Stage(Step):
     resumes_by: Literal["checkpoint", "passes"] = "checkpoint"
     on_gpu: bool = True
     releases_language_model: bool = False
+    releases_rounds: bool = False
     check: Callable[[PublicInputs], None] = field(default=lambda _: None, compare=False)
     tested: Callable[[PublicInputs], Mapping[str, Any]] = field(default=lambda _: {}, compare=False)
     takes: "Callable[[Stage, PublicInputs], Room]" = field(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.whole import Room
-from dpsynth_assets.methods.base import CohortTerms, Method, mechanism_of, planned
+from dpsynth_assets.methods.base import CohortTerms, Method, form_of, mechanism_of, planned
 from dpsynth_assets.methods.capabilities import (
     Advice,
     Candidate,
@@ -237,8 +237,8 @@ class EpsVec(Method[EpsVecConfig]):
 
     def check_public(self, public: PublicInputs) -> None:
         """Reads the schema in the model's tokens, where there is one."""
-        if self.form.schema is not None and public.engine is not None:
-            public.engine.require_schema(self.form.schema, self.form.text_start)
+        if form_of(self).schema is not None and public.engine is not None:
+            public.engine.require_schema(form_of(self).schema, form_of(self).text_start)
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Writes rows from released shots, steered along released vectors.

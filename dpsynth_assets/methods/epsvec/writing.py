@@ -178,7 +178,8 @@ def write_corpus(
     before, read = writer.engine.spent, writer.scaffold.read
     made, judged = write_accepted(writer, kept, rows, progress, text_of=read)
     labels = [writer.labels[writer.label_of(row)] for row in range(len(made))]
-    frame = accepted_rows([each and read(each) for each in made], label=labels)
+    texts = [None if each is None else read(each) for each in made]
+    frame = accepted_rows(texts, label=labels)
     finished = [each.finished for each in made if each is not None]
     facts = {
         "rows": frame.height,

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.whole import Room, bytes_of_texts
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import Method, form_of
 from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import (
@@ -151,7 +151,6 @@ def evolution_settings(facts: DeclaredFacts) -> dict[str, Any]:
 class EvolutionMethod(Method[EvolutionT]):
     """A population evolves under released votes; rows are its survivors and their variations."""
 
-    rounds_stage = STAGE
     follows_schema = True
     free_settings = frozenset({"rows", "rows_per_forward"})
 
@@ -180,8 +179,8 @@ class EvolutionMethod(Method[EvolutionT]):
         What the schema leaves unwritten is told before the first charge.
         """
         if name == STAGE:
-            own["work"] = self.rounds_work
-        if name == STAGE or self.form.schema is not None:
+            own |= {"work": self.rounds_work, "releases_rounds": True}
+        if name == STAGE or form_of(self).schema is not None:
             own.setdefault("check", self.check_public)
         return Stage(
             name=name, reads=self.public_inputs, engine=self._engine, takes=self.room, **own
@@ -244,8 +243,8 @@ class EvolutionMethod(Method[EvolutionT]):
         """Loads the model that writes."""
         if public.language_model is not None and self.config.api == "public_model":
             self._require_room(public.language_model)
-        api = open_api(self.config, self.terms, public, self.form)
-        if self.form.schema is not None and not any(api.random(self.terms.labels * 4, seed=0)):
+        api = open_api(self.config, self.terms, public, form_of(self))
+        if form_of(self).schema is not None and not any(api.random(self.terms.labels * 4, seed=0)):
             raise ValueError(
                 "Expected max_new_tokens that a record of the schema fits in, got "
                 f"{self.config.max_new_tokens}: no trial text was complete. Raise it."
@@ -276,7 +275,7 @@ class EvolutionMethod(Method[EvolutionT]):
         """
         survivors = last_survivors(read_generations(public.released[STAGE].folder))
         sizes = self.shared_out(rows)
-        api = open_api(self.config, self.terms, public, self.form)
+        api = open_api(self.config, self.terms, public, form_of(self))
         return write_rows(
             survivors,
             sizes,
@@ -285,7 +284,7 @@ class EvolutionMethod(Method[EvolutionT]):
             public.seed,
             progress,
             kept=RowFilter.of(self, public),
-            form=self.form,
+            form=form_of(self),
         )
 
     def starting_rows(self, public: PublicInputs) -> Mapping[str, Sequence[str]]:
@@ -299,7 +298,7 @@ class EvolutionMethod(Method[EvolutionT]):
             config=self.config,
             labels=self.terms.labels,
             sizes=self.shared_out(self.config.population),
-            api=open_api(self.config, self.terms, public, self.form),
+            api=open_api(self.config, self.terms, public, form_of(self)),
             embedder=public.required("text_embedder"),
             seed=public.seed,
             rows=self.starting_rows(public),

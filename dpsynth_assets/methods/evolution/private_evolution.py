@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from dpsynth_assets.datasets.secrets import incidence_digest
-from dpsynth_assets.methods.base import mechanism_of, planned, require_share
+from dpsynth_assets.methods.base import form_of, mechanism_of, planned, require_share
 from dpsynth_assets.methods.capabilities import Advice, Candidate, DeclaredFacts, behind
 from dpsynth_assets.methods.evolution.config import (
     PUBLIC_DOCUMENTS,
@@ -181,7 +181,7 @@ class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
         """The rows of the other corpus that are of the form, by label."""
         rows = rows_behind(self.config.corpus, public)
         return {
-            label: list(filter(self.form.read, rows.filter(rows["label"] == label)["text"]))
+            label: list(filter(form_of(self).read, rows.filter(rows["label"] == label)["text"]))
             for label in self.terms.labels
         }
 
@@ -288,7 +288,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
     guarantee = GuaranteeType.SECRET
     config_type = SecPeConfig
     advice = Advice(candidates=_for_secrets)
-    protects_secrets = True
 
     @property
     def public_inputs(self) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.files.whole import Room
+from dpsynth_assets.methods.base import form_of
 from dpsynth_assets.methods.capabilities import (
     FINE_TUNED,
     NUMBER,
@@ -297,7 +298,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             self.config,
             device=self.starts_from(public).device,
             templates=self.templates,
-            form=self.form,
+            form=form_of(self),
         )
 
     def prompts(self, folder: Path) -> dict[str, str]:

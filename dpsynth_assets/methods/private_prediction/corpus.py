@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dpsynth_assets.methods.base import mechanism_of
+from dpsynth_assets.methods.base import form_of, mechanism_of
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.decoding import (
     constraint_of,
@@ -218,7 +218,7 @@ def written_corpus(drawing: Drawing, finished: Sequence[Mapping[str, Any]]) -> S
     owners = [batches[document.batch] for document in written]
     frame = corpus_rows(
         drawing.public.language_model,
-        method.form,
+        form_of(method),
         longest=drawing.method.config.max_document_tokens,
         tokens=[document.tokens for document in written],
         labels=[drawing.method.terms.labels[batch.label] for batch in owners],

@@ -11,9 +11,8 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.evolution.population import read_generations
-from dpsynth_assets.methods.provenance import Node
+from dpsynth_assets.methods.provenance import Node, Part
 from dpsynth_assets.methods.shared_histograms import ClusterCounting, TopicCounting
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
@@ -54,11 +53,7 @@ def stage_pictures(
     elif isinstance(mechanism, TopicCounting):
         keywords = runner.models.topic_model(public["topic_model"]).keywords
         shown = _topics(facts, keywords)
-    elif (
-        stage is not None
-        and isinstance(part, PlannedMethod)
-        and stage.name == part.method.rounds_stage
-    ):
+    elif stage is not None and stage.releases_rounds:
         return _rounds(part, stored, runner.store.files(stored.reservation.id))
     else:
         return pictures_metadata(released_pictures({part.folder: facts}))
@@ -158,10 +153,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SAMPLE_CHARACTERS else f"{text[: SAMPLE_CHARACTERS - 1].rstrip()}…"
 
 
-def _rounds(planned: PlannedMethod, stored: StoredRelease, files: Path) -> dict[str, Any]:
+def _rounds(part: Part, stored: StoredRelease, files: Path) -> dict[str, Any]:
     """Votes and survivors of every round, of the released population."""
     generations = read_generations(files)
-    picture = votes_by_rank_plot(generations, planned.plan.parameters.get("noise_std"))
+    picture = votes_by_rank_plot(generations, part.plan.parameters.get("noise_std"))
     return {
         "dpsynth/rounds": dg.MetadataValue.md(rounds_table(stored.facts)),
         **pictures_metadata({"votes_by_rank": picture}),

@@ -179,8 +179,8 @@ def test_shots_are_cut_where_records_are(cases, toy_model):
     long = "sea " * 200
     cut = len(made.prompt(0, (long,)))
     assert cut == len(made.prompt(0, (long + long,))) < len(whole.prompt(0, (long,)))
-    assert len(made.text_ids(long, 4)) == 4
-    assert made.text_ids("  ", 4) == []
+    assert len(made.text_ids(long)) == 4
+    assert made.text_ids("  ") == []
 
 
 def test_without_templates_it_is_the_documents_own_format(cases, toy_model):

@@ -353,9 +353,7 @@ def test_the_block_of_layers_lies_where_the_papers_does():
     assert default_layers(1) == (0,)
 
 
-def test_layers_and_texts_that_do_not_fit_the_model_are_refused(cases, engine):
-    with pytest.raises(EngineError, match="layers in"):
-        reader_of(cases, engine, cases.config(), layers=(3, 99)).read(0, ["sea"])
+def test_texts_that_do_not_fit_the_model_are_refused(cases, engine):
     engine.positions = 8
     with pytest.raises(EngineError, match="prompt and text"):
         reader_of(cases, engine, cases.config(max_document_tokens=20)).read(0, ["sea"])

@@ -178,7 +178,7 @@ def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_mode
     reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1))
     text = "the sea was calm"
     got = reader.read(0, ["old bread", text])[1]
-    prefix, own = scaffold.prefix(0, ("a warm hall",)), scaffold.text_ids(text, 30)
+    prefix, own = scaffold.prefix(0, ("a warm hall",)), scaffold.text_ids(text)
     counts = np.arange(len(prefix), len(prefix) + len(own) + 1)
     sums = [
         np.stack([
