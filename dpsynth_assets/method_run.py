@@ -15,8 +15,8 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
+    Planned,
     PlannedMethod,
-    PlannedShared,
     cohort_terms,
 )
 from dpsynth_assets.methods.inputs import ProgressCallback, Released
@@ -79,9 +79,7 @@ class InOrder:
     values: Callable[[Iterable[str]], Mapping[str, Any]]
     releases: dict[str, StoredRelease] = field(default_factory=dict)
 
-    def release(
-        self, part: PlannedMethod | PlannedShared, rows: int | None = None
-    ) -> list[StoredRelease]:
+    def release(self, part: Planned, rows: int | None = None) -> list[StoredRelease]:
         """Releases the stages of a method, and writes its rows where they are free.
 
         Args:

@@ -17,7 +17,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.attack_runs import attacked
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, Planned
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, PublicSizes, Work
@@ -113,7 +113,7 @@ def expected_minutes(
     return ExpectedMinutes(releases=minutes, whole=whole, unknown=why)
 
 
-def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
+def _elsewhere(part: Planned) -> str:
     """Why a method's minutes are unknown: its models run where no trial was made."""
     for step in part.steps:
         for model in step.models:

@@ -15,7 +15,7 @@ from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
 from dpsynth_assets.methods.plan_cache import remembered_call
-from dpsynth_assets.methods.provenance import Part, PlanGraph
+from dpsynth_assets.methods.provenance import PlanGraph
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, SHARED, MethodPlan, Stage, Step, Writing
 from dpsynth_assets.models.prompt_templates import (
     PromptTemplates,
@@ -30,25 +30,26 @@ from dpsynth_assets.privacy.ledger.charges import is_secret
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedShared:
-    """A histogram that the methods of a dataset share.
+class Planned:
+    """What releases in stages, with its plan: a method, or a histogram that methods share.
 
     Attributes:
+        folder: Its name within the dataset; the middle of its asset keys.
         method: What releases it, bound to its settings and the cohort's terms.
-        plan: Its noise and its event.
-        share: What it takes of the cohort's ρ.
+        plan: What it will do and charge.
+        share: Share of the cohort's ρ; 0 where it spends nothing.
         target_epsilon: What the share is worth alone, as ε; None where noise is declared.
     """
 
+    folder: str = SHARED
     method: Staged[Any]
     plan: MethodPlan
     share: float
     target_epsilon: float | None = None
-    folder: str = SHARED
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Its one stage."""
+        """Its stages."""
         return self.plan.stages
 
     @cached_property
@@ -59,27 +60,16 @@ class PlannedShared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedMethod:
+class PlannedMethod(Planned):
     """One method with its plan.
 
     Attributes:
         spec: Its entry in the dataset file.
-        method: The method, bound to its validated settings and the cohort's terms.
-        share: Share of the cohort's budget; 0 where it spends nothing.
-        target_epsilon: What the share is worth alone, as ε.
-        plan: What it will do and charge.
     """
 
     spec: MethodSpec
     method: Method[Any]
-    share: float
     target_epsilon: float
-    plan: MethodPlan
-
-    @property
-    def folder(self) -> str:
-        """Name of the method within its dataset; the middle of its asset keys."""
-        return self.spec.key
 
     @property
     def config(self) -> Any:
@@ -130,9 +120,9 @@ class DatasetPlan:
     base: PublicDataSpec | None = field(repr=False)
     terms: CohortTerms
     budget: BudgetTerms
-    histogram: PlannedShared | None
+    histogram: Planned | None
     methods: tuple[PlannedMethod, ...]
-    topics: PlannedShared | None = None
+    topics: Planned | None = None
 
     @cached_property
     def graph(self) -> PlanGraph:
@@ -140,12 +130,12 @@ class DatasetPlan:
         return PlanGraph(self.spec, self.base, self.shared, self.methods)
 
     @property
-    def shared(self) -> tuple[PlannedShared, ...]:
+    def shared(self) -> tuple[Planned, ...]:
         """The histograms that all methods share, as far as the dataset file declares them."""
         return tuple(part for part in (self.histogram, self.topics) if part is not None)
 
     @property
-    def parts(self) -> "tuple[PlannedMethod | PlannedShared, ...]":
+    def parts(self) -> tuple[Planned, ...]:
         """Shared histograms, then methods."""
         return (*self.shared, *self.methods)
 
@@ -315,7 +305,7 @@ def secret_terms(spec: PrivateDatasetSpec) -> SecretTerms | None:
 
 def stage_request(
     spec: PrivateDatasetSpec,
-    planned: Part,
+    planned: Planned,
     stage: Stage,
     *,
     release: str,
@@ -375,7 +365,7 @@ def corpus_request(
     )
 
 
-def _of_part(spec: PrivateDatasetSpec, planned: Part, name: str) -> dict[str, Any]:
+def _of_part(spec: PrivateDatasetSpec, planned: Planned, name: str) -> dict[str, Any]:
     """Whose request it is, and of which version."""
     return {
         "cohort": spec.account,

@@ -22,8 +22,8 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, priced, refused, spends
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
+    Planned,
     PlannedMethod,
-    PlannedShared,
     budget_terms,
     cohort_terms,
     secret_terms,
@@ -188,7 +188,7 @@ def _topics_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:
     return 0.0 if planned is None else planned.share * spec.budget.rounds
 
 
-def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedShared | None:
+def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> Planned | None:
     """Prices the declared noise; independent of every share."""
     if spec.topic_histogram is None:
         return None
@@ -196,7 +196,7 @@ def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> PlannedShared 
     plan = method.plan()
     (event,) = plan.charges.values()
     share = float(event.rho) / zcdp_rho(terms.epsilon, terms.delta)
-    return PlannedShared(method=method, plan=plan, share=share)
+    return Planned(method=method, plan=plan, share=share)
 
 
 def _worth(terms: CohortTerms, share: float) -> float:
@@ -206,13 +206,11 @@ def _worth(terms: CohortTerms, share: float) -> float:
     return zcdp_epsilon(share * _BELOW * zcdp_rho(terms.epsilon, terms.delta), terms.delta)
 
 
-def _plan_histogram(
-    declared: HistogramSpec, terms: CohortTerms, share_scale: float
-) -> PlannedShared:
+def _plan_histogram(declared: HistogramSpec, terms: CohortTerms, share_scale: float) -> Planned:
     """Calibrates the two equal histograms of rebalancing to the declared share of ρ."""
     share = declared.budget_share * share_scale
     method = ClusterHistogramRelease(declared, terms)
-    return PlannedShared(
+    return Planned(
         method=method,
         plan=method.plan(share * _BELOW * zcdp_rho(terms.epsilon, terms.delta)),
         share=declared.budget_share,
@@ -233,7 +231,12 @@ def _plan_method(
     else:
         plan = _readable(priced(method, target_epsilon))
     return PlannedMethod(
-        spec=entry, method=method, share=share, target_epsilon=target_epsilon, plan=plan
+        folder=entry.key,
+        spec=entry,
+        method=method,
+        share=share,
+        target_epsilon=target_epsilon,
+        plan=plan,
     )
 
 

@@ -31,11 +31,8 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Provenance
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
+    from dpsynth_assets.methods.dataset_plan import Planned, PlannedMethod
 
-
-Part: TypeAlias = "PlannedMethod | PlannedShared"
-"""What releases in stages: a planned method, or a histogram that methods share."""
 
 Methods: TypeAlias = "Mapping[str, PlannedMethod]"
 """All methods of one dataset file by folder."""
@@ -56,7 +53,7 @@ class Node:
 
     spec: PrivateDatasetSpec = field(repr=False)
     base: PublicDataSpec | None = field(repr=False)
-    part: Part
+    part: "Planned"
     stage: Stage | None
     reads: Mapping[str, str]
     corpora: Mapping[str, str]
@@ -130,7 +127,7 @@ class PlanGraph(Provenance):
         self,
         spec: PrivateDatasetSpec,
         base: PublicDataSpec | None,
-        shared: Iterable[Part],
+        shared: "Iterable[Planned]",
         methods: "Iterable[PlannedMethod]",
     ) -> None:
         """Links what is planned; a corpus that a method may not read is no edge."""
@@ -166,7 +163,7 @@ class PlanGraph(Provenance):
         return tuple(event for event in events if event is not None)
 
 
-def _read(part: Part, stage: Stage) -> dict[str, str]:
+def _read(part: "Planned", stage: Stage) -> dict[str, str]:
     """Stages and shared histograms that a stage reads."""
     own = {name: f"{part.folder}/{name}" for name in stage.after}
     return own | {name: f"{SHARED}/{name}" for name in stage.shared}

@@ -23,13 +23,14 @@ from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import REJECTION, room_of
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
+    Planned,
     PlannedMethod,
     corpus_request,
     stage_request,
 )
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.on_generator import on_generator
-from dpsynth_assets.methods.provenance import Node, Part
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.rejection_sampling import check_judge
 from dpsynth_assets.methods.shared_histograms import (
     CLUSTER_HISTOGRAM,
@@ -290,7 +291,7 @@ class _StageRun(Opened):
     stage: Stage
 
     @property
-    def part(self) -> Part:
+    def part(self) -> Planned:
         """What the stage belongs to."""
         return self.node.part
 
@@ -411,5 +412,5 @@ def _drawn(made: StageRelease, cost: Cost) -> Drawn:
     return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
 
 
-def _free(part: Part) -> Cost:
+def _free(part: Planned) -> Cost:
     return Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)

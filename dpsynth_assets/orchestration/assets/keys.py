@@ -16,7 +16,7 @@ from dpsynth_assets.datasets import (
     usable_cohorts,
 )
 from dpsynth_assets.methods.base import spends
-from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import Planned, PlannedMethod
 from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.orchestration.metadata import code_of, code_references
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
@@ -109,11 +109,9 @@ def cohort_asset(
     }
 
 
-def part_asset(
-    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, artifact: str
-) -> dict[str, Any]:
+def part_asset(spec: PrivateDatasetSpec, planned: Planned, artifact: str) -> dict[str, Any]:
     """The same of one released asset of a method, or of a shared histogram."""
-    box = "" if isinstance(planned, PlannedShared) else planned.folder
+    box = planned.folder if isinstance(planned, PlannedMethod) else ""
     code = code_of(planned.method)
     return cohort_asset(spec, planned.folder, artifact, RELEASED, code, box=box)
 

@@ -10,8 +10,7 @@ from pydantic import Field
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import (
     DatasetPlan,
-    PlannedMethod,
-    PlannedShared,
+    Planned,
     stage_request,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
@@ -149,7 +148,7 @@ def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilo
 def refusal_of(
     spec: PrivateDatasetSpec,
     plan: DatasetPlan,
-    chosen: Sequence[PlannedMethod | PlannedShared],
+    chosen: Sequence[Planned],
     ledger: Ledger,
     release: str,
     assets: Collection[str] | None = None,

@@ -14,8 +14,8 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.kept import version_of
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.provenance import Node, Part
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, Planned, PlannedMethod
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.keys import (
@@ -55,7 +55,7 @@ from dpsynth_assets.run.runner import Reads, Runner
 from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
 
 
-def part_assets(plan: DatasetPlan, part: Part) -> list[dg.AssetsDefinition]:
+def part_assets(plan: DatasetPlan, part: Planned) -> list[dg.AssetsDefinition]:
     """The assets of all that a method, or a histogram that methods share, releases or writes."""
     return [node_asset(plan, node) for node in plan.graph.nodes.values() if node.part is part]
 
@@ -147,7 +147,7 @@ def _description(node: Node) -> str:
     part, stage = node.part, node.stage
     if stage is not None and stage.public:
         return f"{stage.title} Reads nothing private and charges nothing."
-    if isinstance(part, PlannedShared):
+    if not isinstance(part, PlannedMethod):
         return "" if stage is None else stage.title
     if stage is not None:
         return f"{stage.title} {described(part)}"

@@ -11,8 +11,9 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
+from dpsynth_assets.methods.dataset_plan import Planned
 from dpsynth_assets.methods.evolution.population import read_generations
-from dpsynth_assets.methods.provenance import Node, Part
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.shared_histograms import ClusterCounting, TopicCounting
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
@@ -153,7 +154,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SAMPLE_CHARACTERS else f"{text[: SAMPLE_CHARACTERS - 1].rstrip()}…"
 
 
-def _rounds(part: Part, stored: StoredRelease, files: Path) -> dict[str, Any]:
+def _rounds(part: Planned, stored: StoredRelease, files: Path) -> dict[str, Any]:
     """Votes and survivors of every round, of the released population."""
     generations = read_generations(files)
     picture = votes_by_rank_plot(generations, part.plan.parameters.get("noise_std"))
