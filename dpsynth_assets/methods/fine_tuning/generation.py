@@ -141,7 +141,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return self.decoder_only or (declared is not None and declared.kind == "language_model")
 
     @property
-    def follows_schema(self) -> bool:
+    def follows_schema(self) -> bool:  # type: ignore[override]
         """Whether an engine serves the weights: an encoder-decoder follows no schema."""
         return self.fine_tunes_language_model and not self.terms.engine.is_endpoint
 
