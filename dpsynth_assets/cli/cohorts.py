@@ -15,7 +15,6 @@ import typer
 
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.datasets import (
-    CohortSpec,
     DatasetFile,
     DatasetFileError,
     PrivateDatasetSpec,
@@ -30,7 +29,7 @@ from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, eps
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-    from dpsynth_assets.privacy.ledger import CohortSpend, Ledger
+    from dpsynth_assets.privacy.ledger import Ledger
     from dpsynth_assets.public_base import PublicBase
     from dpsynth_assets.report.budgets import Budgets
 
@@ -97,11 +96,6 @@ def _found(name: str, *, to_spend: bool) -> tuple[PrivateDatasetSpec, Path]:
     return spec, path
 
 
-def file_name(spec: PrivateDatasetSpec) -> str:
-    """Name in the file: that of the dataset where the cohort is one of several."""
-    return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
-
-
 def find_method(plan: "DatasetPlan", folder: str) -> "PlannedMethod":
     """A method of a plan by its folder.
 
@@ -158,11 +152,9 @@ def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> Privat
 
 def _refuse_shared_records(spec: PrivateDatasetSpec, files: Sequence[DatasetFile]) -> None:
     """Refuses a cohort whose records another file reads under an account of its own."""
-    mine = [
-        file
-        for file in files
-        if isinstance(file.spec, PrivateDatasetSpec) and file.spec.name == file_name(spec)
-    ]
+    from dpsynth_assets.orchestration.instance import in_graph
+
+    mine = [file for file in files if file.spec.name == in_graph(spec)]
     if problems := shared_record_problems(mine, files):
         raise DatasetFileError(problems)
 
@@ -238,11 +230,14 @@ def _places() -> Iterator[tuple[str, str]]:
 
 def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
     """What one cohort has spent and made, by column, and when a run last wrote a result."""
+    from dpsynth_assets.methods.dataset_plan import declared_spend
+
     stores, budget = Home(home_root()), spec.budget.epsilon  # Looking creates nothing.
     corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
     results = [*(stores.reports / spec.name).glob("*.*"), *corpora]
     written = max((path.stat().st_mtime for path in results), default=0.0)
-    spend = None if ledger is None else _spend(spec, ledger)
+    account = None if ledger is None else ledger.account(spec.account)
+    spend = None if ledger is None else declared_spend(spec.account, account, spec)
     left = None if spend is None else spend.remaining_epsilon
     charged = spend is not None and spend.dataset
     following = "report" if corpora else "run" if charged else "plan"
@@ -257,14 +252,3 @@ def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
         "last result": made if written else "—",
         "next": f"dpsynth {following} {spec.name}",
     }
-
-
-def _spend(spec: PrivateDatasetSpec, ledger: "Ledger") -> "CohortSpend":
-    """The statement under the declared terms or, where δ was edited, under those charged last."""
-    from dpsynth_assets.methods.dataset_plan import budget_terms
-    from dpsynth_assets.privacy.errors import PrivacyError
-
-    try:
-        return ledger.spend(spec.account, budget_terms(spec))
-    except PrivacyError:
-        return ledger.spend(spec.account)

@@ -138,7 +138,7 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         "charges": [
             {
                 "entry": entry.seq,
-                "title": _title(entry.mechanism),
+                "title": getattr(REGISTRY.get(entry.mechanism), "title", entry.mechanism),
                 "in_words": mechanism["in_words"],
                 **line,
             }
@@ -161,11 +161,6 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         },
         "year": int(paid[-1].recorded_at[:4]),
     }
-
-
-def _title(mechanism: str) -> str:
-    method = REGISTRY.get(mechanism)
-    return method.title if method else mechanism
 
 
 def _bounds(label: Label) -> dict[str, Any]:

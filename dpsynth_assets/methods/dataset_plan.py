@@ -23,10 +23,13 @@ from dpsynth_assets.models.prompt_templates import (
     default_templates,
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, epsilon_with_inputs
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING, Event
 from dpsynth_assets.privacy.guarantees import RESTS_ON, GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease, ReleaseRequest, SecretTerms
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.charges import is_secret
+from dpsynth_assets.privacy.ledger.statement import CohortSpend, cohort_spend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +283,18 @@ def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
         secret=secret_terms(spec),
         approvals=spec.approval_terms,
     )
+
+
+def declared_spend(
+    name: str, account: CohortAccount | None, spec: PrivateDatasetSpec | None
+) -> CohortSpend:
+    """The statement of an account under its declared terms, or, if δ changed, its last ones."""
+    if spec is not None:
+        try:
+            return cohort_spend(name, account, budget_terms(spec))
+        except PrivacyError:
+            pass  # A run says what is wrong; what was spent is told under the terms it had.
+    return cohort_spend(name, account)
 
 
 def secret_terms(spec: PrivateDatasetSpec) -> SecretTerms | None:

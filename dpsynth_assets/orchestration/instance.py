@@ -103,7 +103,7 @@ def selected_assets(selection: str, spec: PrivateDatasetSpec, graph: Any) -> lis
     """
     import dagster as dg
 
-    cohort, dataset = spec.name, _in_graph(spec)
+    cohort, dataset = spec.name, in_graph(spec)
     whole = f'+key:"{dataset}/*"'
     asked = _own_key(cohort).sub(dataset, selection.strip()) or whole
     names = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
@@ -132,11 +132,11 @@ def selected_assets(selection: str, spec: PrivateDatasetSpec, graph: Any) -> lis
 
 def name_in_ledger(key: "AssetKey", spec: PrivateDatasetSpec) -> list[str]:
     """Parts of the name that the ledger has for an asset of a run of one cohort."""
-    own = key.path[0] == _in_graph(spec)
+    own = key.path[0] == in_graph(spec)
     return [spec.name if own else key.path[0], *key.path[1:]]
 
 
-def _in_graph(spec: PrivateDatasetSpec) -> str:
+def in_graph(spec: PrivateDatasetSpec) -> str:
     """First part of the keys of a cohort's assets."""
     return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
 

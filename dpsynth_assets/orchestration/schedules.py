@@ -82,7 +82,8 @@ def new_cohort_definitions(
         book = ledger.open()
         candidates = _never_charged(spec, asked, book)
         base = _public_behind(context, assets) if candidates else []
-        if missing := [key for key in base if _never_made(context.instance, key)]:
+        made = context.instance.get_latest_materialization_event
+        if missing := [key for key in base if made(key) is None]:
             return _base_first(context, spec, base, missing)
         chosen, refused = _admitted(candidates, book)
         requests = [first_run(cohort, assets) for cohort in chosen]
@@ -143,10 +144,6 @@ def _public_behind(
     own = set(keys)
     behind = {above for key in keys for above in graph.get_ancestor_asset_keys(key)} - own
     return [key for key in sorted(behind) if graph.get(key).is_materializable]
-
-
-def _never_made(instance: dg.DagsterInstance, key: dg.AssetKey) -> bool:
-    return instance.get_latest_materialization_event(key) is None
 
 
 def _base_first(

@@ -10,13 +10,13 @@ from typing import Any
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.datasets.dataset_sections import ScheduleSpec
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, budget_terms
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, declared_spend
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.calibration import largest_count
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, is_post_processing
-from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
+from dpsynth_assets.privacy.ledger import GENESIS, Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.admission import check_unchanged
 from dpsynth_assets.privacy.ledger.charges import is_secret, plan_rounds
@@ -29,7 +29,6 @@ from dpsynth_assets.privacy.ledger.schema import (
     canonical_json,
     plan_to_json,
 )
-from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.report.pages import left_in_words
 
 NOTHING_CHARGED = "nothing charged"
@@ -187,7 +186,7 @@ def _budget(
     last: LedgerEntry | None,
 ) -> CohortBudget:
     """Tells one account; `paying` are the cohorts whose rounds it pays for."""
-    spend = _spend(name, account, spec)
+    spend = declared_spend(name, account, spec)
     one = paying[0] if len(paying) == 1 else None  # Of several, rounds have no common number.
     # The schedule of a partitioned dataset goes on to the next cohort: it runs no more rounds here.
     ticking = [each for each in paying if not isinstance(each, CohortSpec)]
@@ -216,18 +215,6 @@ def _crons(schedules: Sequence[ScheduleSpec]) -> str | list[str]:
     if len(schedules) == 1:
         return schedules[0].cron
     return [cron for one in schedules for cron in one.expressions] or ""
-
-
-def _spend(
-    name: str, account: CohortAccount | None, spec: PrivateDatasetSpec | None
-) -> CohortSpend:
-    """The statement of an account under its declared terms, or, if δ changed, its last ones."""
-    if spec is not None:
-        try:
-            return cohort_spend(name, account, budget_terms(spec))
-        except PrivacyError:
-            pass  # A run says what is wrong; what was spent is told under the terms it had.
-    return cohort_spend(name, account)
 
 
 def _rounds_left(account: CohortAccount | None, spec: PrivateDatasetSpec) -> int | None:

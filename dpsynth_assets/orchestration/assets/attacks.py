@@ -216,13 +216,9 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         ),
         kind=list[Reconstruction],
         run=run,
-        results=_results,
+        results=lambda found: [item.result for item in found],
         told=lambda found: (reconstruction_metadata(found), reconstruction_checks(found)),
     )
-
-
-def _results(tests: Sequence[Reconstruction]) -> list["AuditResult"]:
-    return [item.result for item in tests]
 
 
 def _subjects(opened: "LanguageModel", plan: DatasetPlan) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.shared_histograms import ClusterCounting, TopicCounting
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
-from dpsynth_assets.report.pages import markdown_table
+from dpsynth_assets.report.pages import markdown_table, shortened
 from dpsynth_assets.report.plots import (
     TITLES,
     rebalanced_counts,
@@ -142,16 +142,11 @@ def sample_table(rows: pl.DataFrame, labels: Sequence[str]) -> dg.TableMetadataV
     )
     of_each = rows.select(labels).n_unique() if labels and rows.height else 0
     records = [
-        dg.TableRecord({name: _shown(value) for name, value in row.items()})
+        dg.TableRecord({name: shortened(value, SAMPLE_CHARACTERS) for name, value in row.items()})
         for row in first.head(min(MOST_SAMPLES, max(SAMPLES, of_each))).iter_rows(named=True)
     ]
     columns = [dg.TableColumn(name, "string") for name in first.columns]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
-
-
-def _shown(value: Any) -> str:
-    text = "—" if value is None else str(value).strip()
-    return text if len(text) <= SAMPLE_CHARACTERS else f"{text[: SAMPLE_CHARACTERS - 1].rstrip()}…"
 
 
 def _rounds(part: Planned, stored: StoredRelease, files: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -96,10 +95,10 @@ def _partitioned(
     """The same asset, or checks, with partitions and a step that looks its cohort up."""
     partitions = partitions_of(spec.name)
     checks = part.get_attributes_dict()["check_specs_by_output_name"]
-    step = _Step(spec, build, part.op.name)
+    body = _step(decorated_function(part.op), spec, build, part.op.name)
     return with_attributes(
         part,
-        node_def=replaced_op(part.op, body=step.of(decorated_function(part.op))),
+        node_def=replaced_op(part.op, body=body),
         specs=[each.replace_attributes(partitions_def=partitions) for each in part.specs],
         check_specs_by_output_name={
             output: replaced_record(each, partitions_def=partitions)
@@ -108,59 +107,54 @@ def _partitioned(
     )
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A step of a partitioned dataset.
+def _step(
+    shown: Callable[..., Any], spec: PrivateDatasetSpec, build: Build, op: str
+) -> Callable[..., Any]:
+    """A function with the signature of the dataset's own that runs the cohort's.
 
-    Attributes:
+    Dagster reads from a signature what to pass, so it stays; a context is put before it.
+
+    Args:
+        shown: The function of the dataset's own asset or checks.
         spec: The dataset.
         build: Builds the cohort.
         op: Name of the op in the dataset's own definitions.
     """
+    own = list(inspect.signature(shown).parameters.values())
+    takes_context = bool(own) and own[0].name == "context"
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-    spec: PrivateDatasetSpec
-    build: Build
-    op: str
+    @functools.wraps(shown)
+    def step(context: Any, *arguments: Any, **named: Any) -> Any:
+        with public_section(spec.name):  # The calendar, names of files, declarations.
+            cohort = _cohort(context, spec)
+            body = _body_of(build(cohort), f"{cohort.name}{op.removeprefix(spec.name)}")
+        return body(*([context] if takes_context else []), *arguments, **named)
 
-    def of(self, shown: Callable[..., Any]) -> Callable[..., Any]:
-        """A function with the signature of the dataset's own that runs the cohort's.
+    step.__signature__ = inspect.Signature(own if takes_context else [context, *own])  # type: ignore[attr-defined]
+    return step
 
-        Dagster reads from a signature what to pass, so it stays; a context is put before it.
-        """
-        own = list(inspect.signature(shown).parameters.values())
-        takes_context = bool(own) and own[0].name == "context"
-        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-        @functools.wraps(shown)
-        def step(context: Any, *arguments: Any, **named: Any) -> Any:
-            with public_section(self.spec.name):  # The calendar, names of files, declarations.
-                body = self._body_of(self._cohort(context))
-            return body(*([context] if takes_context else []), *arguments, **named)
+def _cohort(context: Any, spec: PrivateDatasetSpec) -> CohortSpec:
+    """The cohort that the step's partition names.
 
-        step.__signature__ = inspect.Signature(own if takes_context else [context, *own])  # type: ignore[attr-defined]
-        return step
+    Raises:
+        ValueError: The run names none, or more than one, or one that is not complete.
+    """
+    keys = list(context.partition_keys) if context.has_partition_key else []
+    if len(keys) != 1:
+        raise ValueError(
+            f"expected a run for one partition, got one for {len(keys) or 'none'}. Launch a "
+            "backfill with a run for each partition."
+        )
+    cohort = complete_cohort(spec, keys[0])
+    show_partitions(context.instance, spec.name, keys)
+    return cohort
 
-    def _cohort(self, context: Any) -> CohortSpec:
-        """The cohort that the step's partition names.
 
-        Raises:
-            ValueError: The run names none, or more than one, or one that is not complete.
-        """
-        keys = list(context.partition_keys) if context.has_partition_key else []
-        if len(keys) != 1:
-            raise ValueError(
-                f"expected a run for one partition, got one for {len(keys) or 'none'}. Launch a "
-                "backfill with a run for each partition."
-            )
-        cohort = complete_cohort(self.spec, keys[0])
-        show_partitions(context.instance, self.spec.name, keys)
-        return cohort
-
-    def _body_of(self, cohort: CohortSpec) -> Callable[..., Any]:
-        """The function of the cohort's asset or check whose op has this op's name but for it."""
-        wanted = f"{cohort.name}{self.op.removeprefix(self.spec.name)}"
-        built = self.build(cohort)
-        for part in (*_definitions(built.assets), *_definitions(built.asset_checks)):
-            if part.op.name == wanted:
-                return decorated_function(part.op)
-        raise ValueError(f"expected a step {wanted} of {cohort.name}, got none.")
+def _body_of(built: dg.Definitions, wanted: str) -> Callable[..., Any]:
+    """The function of the cohort's asset or check whose op has this name."""
+    for part in (*_definitions(built.assets), *_definitions(built.asset_checks)):
+        if part.op.name == wanted:
+            return decorated_function(part.op)
+    raise ValueError(f"expected a step {wanted}, got none.")

@@ -208,7 +208,8 @@ def refuse_what_no_node_can_run(plan: Any, address: str | None) -> None:
     Raises:
         dagster.Failure: A step asks for too many.
     """
-    asked = {step.key: _gpus_asked(step.tags) for step in plan.get_all_steps_in_topo_order()}
+    tags = {step.key: step.tags.get(_TAG, "{}") for step in plan.get_all_steps_in_topo_order()}
+    asked = {key: float(json.loads(told).get("num_gpus") or 0) for key, told in tags.items()}
     key = max(asked, key=asked.__getitem__, default=None)
     if key is None or not asked[key] or os.environ.get(GROWS_VARIABLE):
         return
@@ -221,10 +222,6 @@ def refuse_what_no_node_can_run(plan: Any, address: str | None) -> None:
             "itself.",
             allow_retries=False,
         )
-
-
-def _gpus_asked(tags: Any) -> float:
-    return float(json.loads(tags.get(_TAG, "{}")).get("num_gpus") or 0)
 
 
 def _gpus_of_nodes(address: str | None) -> list[float]:
