@@ -19,7 +19,7 @@ from dpsynth_assets.methods.dataset_plan import (
     PlannedMethod,
     cohort_terms,
 )
-from dpsynth_assets.methods.inputs import ProgressCallback, Released
+from dpsynth_assets.methods.inputs import ProgressCallback, Released, silent
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.registry import bound_method
@@ -117,7 +117,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
     declared: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
     store: Path | None = None,
-    progress: ProgressCallback = lambda _share, _message: None,
+    progress: ProgressCallback = silent,
 ) -> MethodRun:
     """Releases a method's stages and writes its corpus, charging each release to the ledger.
 
@@ -148,7 +148,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
             stage has failed; its own message is withheld, and the same call resumes its charge.
         ValueError: A setting is wrong, or the frame lacks a column.
     """
-    spec = _declaration(method, public, epsilon, delta, settings or {}, labels, cohort, declared)
+    spec = declaration(method, public, epsilon, delta, settings or {}, labels, cohort, declared)
     plan = plan_dataset(spec, public.spec)
     refusals = [each.plan.refusal for each in plan.methods if each.plan.refusal is not None]
     if refusals:
@@ -199,7 +199,7 @@ def _embedder(public: PublicBase) -> Any:
     return public.models.text_embedder(manifest)
 
 
-def _declaration(
+def declaration(
     method: str,
     public: PublicBase,
     epsilon: float,

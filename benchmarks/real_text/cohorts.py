@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.benchmark.cohorts import SEPARATOR, Cohort, pieces, split_cohort
+from dpsynth_assets.benchmark.cohorts import Cohort, pieces, split_cohort
 from dpsynth_assets.paths import project_root
 
 TEXT_CHARACTERS = 240
@@ -46,7 +46,6 @@ def load_cohort(name: str, records: int, held_out: int, per_label: int | None = 
         name=name,
         domain=_DOMAINS[name.split("_")[0]],
         labels=labels,
-        label_names=("category", "rating") if name == "yelp_category_rating" else ("",),
         max_characters=None if name in UNCUT else TEXT_CHARACTERS,
         records=None if per_label is not None else records,
         held_out=held_out,
@@ -127,8 +126,8 @@ def _category_and_rating() -> Records:
     """Reviews of the four most frequent categories, by category and stars."""
     category, stars = pl.col("category"), pl.col("stars").cast(pl.String)
     frequent = category.is_in(category.value_counts(sort=True).head(4).struct.field("category"))
-    both = pl.when(frequent).then(pl.format("{}" + SEPARATOR + "{}", category, stars))
-    return _yelp(both, lambda value: value.replace(SEPARATOR, " review, stars "))()
+    both = pl.when(frequent).then(pl.format("{} / {}", category, stars))
+    return _yelp(both, lambda value: value.replace(" / ", " review, stars "))()
 
 
 def _ag_news() -> Records:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsynth_assets.benchmark.cells import Entry
 from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
@@ -17,6 +16,32 @@ OCCURRENCES = 6
 
 STEERED_LAYERS = (5, 11, 17, 23)
 """First of four neighbouring layers of SmolLM2's 30; 17 to 20 is the default of `epsvec`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a table: a registered method, or a reference.
+
+    Attributes:
+        title: Its name in the table.
+        method: Name of a registered method, or of a reference.
+        settings: Settings of the method, as in a dataset file.
+        otherwise: Settings to take in turn instead of some, where the plan refuses those before.
+        declared: Further fields of the dataset file.
+        epsilon: Its own ε, where it is not the table's.
+    """
+
+    title: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    otherwise: tuple[Mapping[str, Any], ...] = ()
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: float | None = None
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        """Settings, in the order in which they are tried."""
+        return [{**self.settings, **changes} for changes in self.otherwise or ({},)]
 
 
 @dataclass(frozen=True, kw_only=True)

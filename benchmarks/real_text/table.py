@@ -33,21 +33,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 from cohorts import COHORTS, Cohort, load_cohort, public_documents
-from presets import PRESETS, SIZES, Preset, Size, of_method
+from presets import PRESETS, SIZES, Entry, Preset, Size, of_method
+from references import public_generator
 from transformers.utils.logging import disable_progress_bar
 
-from dpsynth_assets.benchmark.cells import (
-    Bench,
-    Cell,
-    Entry,
-    found_cell,
-    is_made,
-    make_cell,
-    score_cell,
-    stands,
-)
-from dpsynth_assets.benchmark.cohorts import REFERENCES, Scorer
+from dpsynth_assets.benchmark.cells import Cell, found_cell, make_cell, score_cell, stands
+from dpsynth_assets.benchmark.cohorts import REFERENCES, Bench
 from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of
+from dpsynth_assets.files.kept import JSON, found
 from dpsynth_assets.metrics.comparison import Compared, interval_rule, shares
 from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import compared
@@ -63,10 +56,6 @@ COLUMNS = {
     "ex_post_epsilon": ("ex-post, beside its histogram", ".2f"),
     "accuracy": ("accuracy", ".3f"),
     "balanced_accuracy": ("balanced", ".3f"),
-    "accuracy_category": ("category", ".3f"),
-    "balanced_accuracy_category": ("balanced", ".3f"),
-    "accuracy_rating": ("rating", ".3f"),
-    "balanced_accuracy_rating": ("balanced", ".3f"),
     "next_word_accuracy": ("next word", ".3f"),
     "next_word_perplexity": ("perplexity", ".3g"),
     "mauve": ("MAUVE", ".3f"),
@@ -77,6 +66,14 @@ COLUMNS = {
     "validation_rate": ("validates", ".2f"),
     "processor_seconds": ("processor s", ".0f"),
 }
+
+REFERENCES["public_generator"] = public_generator
+
+
+def _facts(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """Facts of a corpus that this code need not make again; None: it is to be made."""
+    facts = found(folder / "cells" / f"{cell.name}.json", JSON.read)
+    return facts if stands(facts) else None
 
 
 def _made_rows(folder: Path, cell: Cell) -> int:
@@ -97,7 +94,7 @@ class Table:
         """Rows that every corpus of a cohort is scored on: the smallest number that is there."""
         if self.options.score_rows:
             return int(self.options.score_rows)
-        made = (_made_rows(self.options.work, cell) for cell, _ in self.cells(cohort))
+        made = (_made_rows(self.options.work, cell) for cell, _, _ in self.chosen(cohort))
         return min([self.size.rows, *(rows for rows in made if rows > 0)])
 
     def shared(self, cohort: Cohort) -> dict[str, Any]:
@@ -107,21 +104,37 @@ class Table:
         generator = self.options.generator
         return shared if generator == "language_model" else {**shared, "generator": generator}
 
-    def cells(self, cohort: Cohort) -> Iterator[tuple[Cell, str]]:
-        """Cells of one cohort with their lines' titles, whole tables seed after seed."""
+    def chosen(self, cohort: Cohort) -> Iterator[tuple[Cell, str, dict[str, Any] | None]]:
+        """Each line's cell, title and facts: of its choices, the first that is not refused."""
+        for cells, title in self.cells(cohort):
+            for cell in cells:
+                facts = _facts(self.options.work, cell)
+                if facts is None or "refusal" not in facts:
+                    break
+            yield cell, title, facts
+
+    def cells(self, cohort: Cohort) -> Iterator[tuple[list[Cell], str]]:
+        """Cells of each line with its title, whole tables seed after seed.
+
+        Those of one line differ by settings that are tried in turn.
+        """
         shared = self.shared(cohort)
         for seed in range(self.options.seeds):
             done = set()
             for budget in self.preset.epsilons:
                 for entry in self.preset.entries(self.size, budget):
-                    epsilon = None if entry.is_reference else entry.epsilon or budget
-                    cell = Cell(
-                        table=shared, cohort=cohort.name, entry=entry, epsilon=epsilon,
-                        delta=self.preset.delta, seed=seed,
-                    )  # fmt: skip
-                    if cell.name not in done:
-                        done.add(cell.name)
-                        yield cell, entry.title
+                    epsilon = None if entry.method in REFERENCES else entry.epsilon or budget
+                    cells = [
+                        Cell(
+                            table=shared, cohort=cohort.name, method=entry.method,
+                            settings=settings, declared=entry.declared, epsilon=epsilon,
+                            delta=self.preset.delta, seed=seed,
+                        )
+                        for settings in entry.choices
+                    ]  # fmt: skip
+                    if cells[0].name not in done:
+                        done.add(cells[0].name)
+                        yield cells, entry.title
 
 
 def main() -> None:
@@ -141,19 +154,20 @@ def main() -> None:
 def measure(table: Table, cohort: Cohort, deadline: float) -> None:
     """Makes the corpora that are not there yet, until the time is up, then scores what is there."""
     bench = None
-    for cell, title in table.cells(cohort):
-        if is_made(table.options.work, cell):
-            continue
-        if time.monotonic() > deadline:
-            break
-        bench = bench or opened(table, cohort)
-        _print(cell, title, make_cell(bench, cell))
+    for cells, title in table.cells(cohort):
+        for cell in cells:
+            facts = _facts(table.options.work, cell)
+            if facts is None and time.monotonic() <= deadline:
+                bench = bench or opened(table, cohort)
+                facts = make_cell(bench, cell)
+                _print(cell, title, facts)
+            if facts is None or "refusal" not in facts:
+                break
     rows = table.scored_rows(cohort)
-    for cell, title in table.cells(cohort):
-        made = is_made(table.options.work, cell)
-        if made and not stands(found_cell(table.options.work, cell, rows)):
+    for cell, title, facts in table.chosen(cohort):
+        if facts is not None and not stands(found_cell(table.options.work, cell, rows)):
             bench = bench or opened(table, cohort)
-            bench.scorer = replace(bench.scorer, rows=rows)
+            bench.scored_rows = rows
             _print(cell, title, score_cell(bench, cell))
 
 
@@ -182,10 +196,11 @@ def opened(table: Table, cohort: Cohort) -> Bench:
     )
     return Bench(
         folder=options.work,
-        scorer=Scorer(
-            cohort=cohort, public=public, rows=table.scored_rows(cohort), next_word=size.next_word
-        ),
+        cohort=cohort,
+        public=public,
         rows=size.rows,
+        scored_rows=table.scored_rows(cohort),
+        next_word=size.next_word,
     )
 
 
@@ -214,11 +229,11 @@ def section(table: Table, cohort: Cohort) -> str:
     """Markdown: one line for each method and ε with ±, and what the lines decide."""
     lines: dict[tuple[str, float | None], list[Mapping[str, Any]]] = {}
     roles, rows = {}, table.scored_rows(cohort)
-    for cell, title in table.cells(cohort):
-        found = found_cell(table.options.work, cell, rows)
-        if found is not None:
-            roles[cell.entry.method] = title
-            lines.setdefault((title, cell.epsilon), []).append(_with_ratio(found))
+    for cell, title, _ in table.chosen(cohort):
+        kept = found_cell(table.options.work, cell, rows)
+        if kept is not None:
+            roles[cell.method] = title
+            lines.setdefault((title, cell.epsilon), []).append(_with_ratio(kept))
     if not lines:
         return f"\n**{cohort.name}**: no results yet."
     scores = {line: line_of(results, list(COLUMNS)) for line, results in lines.items()}
@@ -329,9 +344,8 @@ def _entry(size: Size, text: str) -> Entry:
     if name in REFERENCES:
         return Entry(title=name, method=name)
     entry = of_method(size, name)
-    further = json.loads(given) if given else {}
-    settings = {**entry.settings, **further}
-    return replace(entry, title=text, settings=settings, rows=further.get("rows"))
+    settings = {**entry.settings, **(json.loads(given) if given else {})}
+    return replace(entry, title=text, settings=settings)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -19,11 +19,10 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.attacks.circumstances import code_digest
-from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort, Scorer
+from dpsynth_assets.benchmark.cohorts import REFERENCES, Bench, declared_facts
 from dpsynth_assets.files.kept import JSON, TABLE, found
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
-from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.models.decoding.protocol import COUNTS
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -40,32 +39,8 @@ PREPARED = ("public_corpus", "public_language_model", "text_embedder", "public_c
 """Artifacts of the public base that most methods read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One line of a table: a registered method, or a reference.
-
-    Attributes:
-        title: Its name in the table.
-        method: Name of a registered method, or of a reference.
-        settings: Settings of the method, as in a dataset file.
-        otherwise: Settings to take in turn instead of some, where the plan refuses those before.
-        declared: Further fields of the dataset file.
-        epsilon: Its own ε, where it is not the table's.
-        rows: Rows to write; None: as many as the table's size says.
-    """
-
-    title: str
-    method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    otherwise: tuple[Mapping[str, Any], ...] = ()
-    declared: Mapping[str, Any] = field(default_factory=dict)
-    epsilon: float | None = None
-    rows: int | None = None
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether it is no method: it costs no ε, or protects nothing."""
-        return self.method in REFERENCES
+_NAMED_WITH = {"otherwise": [], "epsilon": None, "rows": None}
+"""What names of kept results were made with beside method, settings and declared fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +50,9 @@ class Cell:
     Attributes:
         table: Everything that all cells of a table share, as JSON values.
         cohort: Name of its cohort.
-        entry: Method and settings.
+        method: Name of a registered method, or of a reference.
+        settings: Settings of the method, as in a dataset file.
+        declared: Further fields of the dataset file.
         epsilon: Budget ε; None for a reference.
         delta: δ.
         seed: Names the release.
@@ -83,7 +60,9 @@ class Cell:
 
     table: Mapping[str, Any]
     cohort: str
-    entry: Entry
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
     epsilon: float | None
     delta: float
     seed: int
@@ -91,28 +70,12 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of its files: readable, and another one wherever anything differs."""
-        entry = {name: value for name, value in vars(self.entry).items() if name != "title"}
-        content = json.dumps([self.table, entry, self.delta], sort_keys=True, default=dict)
-        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        own = {"method": self.method, "settings": self.settings, "declared": self.declared}
+        content = [self.table, own | _NAMED_WITH, self.delta]
+        written = json.dumps(content, sort_keys=True, default=dict)
+        digest = hashlib.sha256(written.encode()).hexdigest()[:10]
         asked = "" if self.epsilon is None else f"-{declared(self.epsilon)}"
-        return f"{self.cohort}-{self.entry.method}{asked}-{self.seed}-{digest}"
-
-
-@dataclass(kw_only=True)
-class Bench:
-    """What the cells of one cohort share.
-
-    Attributes:
-        folder: Where corpora, facts and scores are kept.
-        scorer: Scores corpora of the cohort; has its records and its public base.
-        rows: Rows of a corpus where they are free.
-        progress: Called with the share of each stage of a method that is done.
-    """
-
-    folder: Path
-    scorer: Scorer
-    rows: int
-    progress: ProgressCallback = lambda _share, _message: None
+        return f"{self.cohort}-{self.method}{asked}-{self.seed}-{digest}"
 
 
 def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | None:
@@ -131,7 +94,7 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     kept = _read(facts_file)
     if kept is not None and stands(kept):
         return kept
-    bench.scorer.public.values(PREPARED)  # None of the cells pays for what all of them read.
+    bench.public.values(PREPARED)  # None of the cells pays for what all of them read.
     with metered() as cost:
         facts = _made(bench, cell)
     facts |= cost
@@ -139,27 +102,21 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     return facts
 
 
-def is_made(folder: Path, cell: Cell) -> bool:
-    """Whether an earlier run has finished the corpus, or this code has refused its plan."""
-    return stands(_read(_file(folder, "cells", cell, ".json")))
-
-
 def score_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     """Scores a corpus, which is made unless an earlier run has kept it."""
     facts, (rows, model) = make_cell(bench, cell), _kept(bench.folder, cell)
-    scores = bench.scorer.of_model(model) if model.is_dir() else {}
+    scores = bench.of_model(model) if model.is_dir() else {}
     if rows.exists():
-        scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed, cell.name)
+        scores = bench.of_rows(pl.read_parquet(rows), cell.seed, cell.name)
     result = {**facts, **scores}
-    write_whole(_scores_file(bench.folder, cell, bench.scorer.rows), JSON.write(result))
+    write_whole(_scores_file(bench.folder, cell, bench.scored_rows), JSON.write(result))
     return result
 
 
 def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
     rows_file, model = _kept(bench.folder, cell)
-    if cell.entry.is_reference:
-        writes, own = REFERENCES[cell.entry.method], bench.scorer
-        rows = writes(own.cohort, own.public, bench.rows, cell.seed)
+    if (write := REFERENCES.get(cell.method)) is not None:
+        rows = write(bench.cohort, bench.public, bench.rows, cell.seed)
         write_whole(rows_file, TABLE.write(rows))
         return {"rows": rows.height}
     with tempfile.TemporaryDirectory(dir=owner_folder(bench.folder)) as scratch:
@@ -168,54 +125,31 @@ def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
         except PrivacyError as refusal:
             return {"rows": 0, "refusal": str(refusal)}
         if run.corpus is None:
-            shutil.copytree(
-                run.releases[f"{cell.entry.method}/{DOWNSTREAM}"].folder, model, dirs_exist_ok=True
-            )
+            made = run.releases[f"{cell.method}/{DOWNSTREAM}"].folder
+            shutil.copytree(made, model, dirs_exist_ok=True)
         else:
             write_whole(rows_file, TABLE.write(run.corpus.select("text", "label")))
         return _facts(run)
 
 
 def _run(bench: Bench, cell: Cell, scratch: Path) -> MethodRun:
-    """Runs the method with the first settings that its plan does not refuse."""
-    cohort, entry = bench.scorer.cohort, cell.entry
-    tried = entry.otherwise or ({},)
-    for number, settings in enumerate(tried):
-        try:
-            return run_method(
-                entry.method,
-                cohort.source.sample(fraction=1.0, shuffle=True, seed=cell.seed),
-                bench.scorer.public,
-                epsilon=float(cell.epsilon or 0.0),
-                delta=cell.delta,
-                settings={**entry.settings, **settings},
-                labels=tuple(cohort.labels),
-                rows=bench.rows if entry.rows is None else entry.rows,
-                cohort=cohort.name,
-                release=str(cell.seed),
-                declared=_declared(cohort, entry.declared),
-                ledger=Ledger(f"sqlite:///{scratch}/ledger.db"),
-                store=scratch / "store",
-                progress=bench.progress,
-            )
-        except PrivacyError:
-            if number == len(tried) - 1:
-                raise
-    raise AssertionError("Expected at least one choice of settings.")
-
-
-def _declared(cohort: Cohort, further: Mapping[str, Any]) -> dict[str, Any]:
-    """What every dataset file of a table says: labels in words, the number of records."""
-    facts: dict[str, Any] = {"records": cohort.source.height}
-    if cohort.labels:
-        facts["labels"] = {"label": dict(cohort.labels)}
-    return {
-        **cohort.declared,
-        "columns": {"id": "id"},
-        **further,
-        "public_facts": {**facts, **further.get("public_facts", {})},
-        "budget": {"accountant": "tight", **further.get("budget", {})},
-    }
+    cohort = bench.cohort
+    return run_method(
+        cell.method,
+        cohort.source.sample(fraction=1.0, shuffle=True, seed=cell.seed),
+        bench.public,
+        epsilon=float(cell.epsilon or 0.0),
+        delta=cell.delta,
+        settings=cell.settings,
+        labels=tuple(cohort.labels),
+        rows=bench.rows,
+        cohort=cohort.name,
+        release=str(cell.seed),
+        declared=declared_facts(cohort, cell.declared),
+        ledger=Ledger(f"sqlite:///{scratch}/ledger.db"),
+        store=scratch / "store",
+        progress=bench.progress,
+    )
 
 
 def _facts(run: MethodRun) -> dict[str, Any]:

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.datasets import EncoderSpec, PrivateDatasetSpec
+from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
 from dpsynth_assets.datasets.evaluation_section import NextWordSettings
+from dpsynth_assets.method_run import declaration
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.dataset_plan import cohort_terms
-from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
-from dpsynth_assets.methods.fine_tuning.generators import Conditioning
-from dpsynth_assets.methods.fine_tuning.writing import DocumentWriter, equal_cells, write_rows
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, silent
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.references import (
     generate_non_private,
@@ -30,16 +29,13 @@ from dpsynth_assets.methods.private_prediction.references import (
 )
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
-from dpsynth_assets.metrics.metric import Estimate, Need, ScoredSide, Sides
+from dpsynth_assets.metrics.metric import Estimate, ScoredSide, Sides
 from dpsynth_assets.metrics.registry import benchmarked
 from dpsynth_assets.metrics.text import structure_scores
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.making import load_public_inputs
-
-SEPARATOR = " / "
-"""Between the parts of a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,6 @@ class Cohort:
         name: Its name.
         domain: What its texts are, in public words.
         labels: Public label values, and how prompts word them.
-        label_names: What the parts of a label are, e.g. category and rating.
         source: Records that methods read: `id`, `text`, `label`.
         held_out: Other records of the same corpus, which score.
         declared: Further fields of its dataset file.
@@ -59,7 +54,6 @@ class Cohort:
     name: str
     domain: str
     labels: Mapping[str, str]
-    label_names: tuple[str, ...] = ("",)
     source: pl.DataFrame = field(repr=False)
     held_out: pl.DataFrame = field(repr=False)
     declared: Mapping[str, Any] = field(default_factory=dict)
@@ -187,8 +181,6 @@ def _read(path: Path, columns: Sequence[str]) -> pl.DataFrame:
 # References of a benchmark: real text, public text alone, and text made without any privacy.
 
 CONFIG = PrivatePredictionConfig(max_document_tokens=72, max_example_tokens=72)
-_OF_TEXTS = ("prompt", "structured")
-"""Declared sections that say how texts are asked for and what they are."""
 SPARE = 1.25
 """A few documents may be blank."""
 
@@ -200,63 +192,53 @@ def real_data(cohort: Cohort, _public: PublicBase, rows: int, _seed: int) -> pl.
 
 def public_only(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:
     """The public language model with each label alone: the floor."""
-    terms, opened = _terms(cohort, public), _opened(cohort, public, "public_language_model", seed)
-    return generate_public_only(CONFIG, terms, opened, round(SPARE * rows), _quiet).rows[:rows]
-
-
-def public_generator(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:
-    """The public conditional generator with each label alone: where fine-tuning starts."""
-    opened = _opened(cohort, public, "conditional_generator", seed)
-    terms = _terms(cohort, public)
-    known = Conditioning(labels=terms.labels, label_texts=terms.label_texts, document_type="")
-    cells = equal_cells(known, round(SPARE * rows))
-    config = GeneratorConfig(max_document_tokens=96)
-    writer = DocumentWriter(generator=opened.conditional_generator, config=config)
-    return write_rows(writer, known, cells, seed, _quiet).rows[:rows]
+    terms, opened = opened_for(cohort, public, "public_language_model", seed)
+    return generate_public_only(CONFIG, terms, opened, round(SPARE * rows), silent).rows[:rows]
 
 
 def one_real_example(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:
     """The language model after one real record: the ceiling, with no privacy at all."""
-    opened = _opened(cohort, public, "public_language_model", seed)
-    private = PrivateInputs(records=cohort.source)
-    count = round(SPARE * rows)
-    made = generate_non_private(CONFIG, _terms(cohort, public), private, opened, count, _quiet)
+    terms, opened = opened_for(cohort, public, "public_language_model", seed)
+    private, count = PrivateInputs(records=cohort.source), round(SPARE * rows)
+    made = generate_non_private(CONFIG, terms, private, opened, count, silent)
     return made.value.rows[:rows]
 
 
-def _opened(cohort: Cohort, public: PublicBase, name: str, seed: int) -> Any:
-    values = public.values([name])
-    return load_public_inputs(
-        values, public.models, _terms(cohort, public), None, salt=cohort.name, seed=seed
-    )
+def opened_for(
+    cohort: Cohort, public: PublicBase, model: str, seed: int
+) -> tuple[CohortTerms, PublicInputs]:
+    """Labels and prompts as the methods have them, and a model; no mechanism runs.
+
+    Args:
+        cohort: The records.
+        public: The public base.
+        model: Name of an artifact of the base.
+        seed: Seed of public randomness.
+    """
+    labels, facts = tuple(cohort.labels), declared_facts(cohort)
+    spec = declaration("mean_uniform", public, 1.0, 1e-6, {}, labels, cohort.name, facts)
+    terms = cohort_terms(spec, public.spec)
+    values, models, name = public.values([model]), public.models, cohort.name
+    return terms, load_public_inputs(values, models, terms, None, salt=name, seed=seed)
 
 
-def _terms(cohort: Cohort, public: PublicBase) -> CohortTerms:
-    """Labels and prompts as the methods have them; no mechanism runs."""
-    facts = {"labels": {"label": dict(cohort.labels)}} if cohort.labels else {}
-    spec = PrivateDatasetSpec.model_validate(
-        {
-            "name": cohort.name,
-            "source": {"path": "a frame in memory", "version": "1"},
-            "columns": {"text": "text", "labels": list(facts.get("labels", {}))},
-            "public_facts": facts,
-            "budget": {"epsilon": 1.0, "delta": 1e-6},
-            "methods": [{"method": "mean_uniform"}],
-            "public_data": public.spec.name,
-            **{name: cohort.declared[name] for name in _OF_TEXTS if name in cohort.declared},
-        }
-    )
-    return cohort_terms(spec, public.spec)
+def declared_facts(cohort: Cohort, further: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """What every dataset file of a table says: labels in words, the number of records."""
+    facts: dict[str, Any] = {"records": cohort.source.height}
+    if cohort.labels:
+        facts["labels"] = {"label": dict(cohort.labels)}
+    return {
+        **cohort.declared,
+        "columns": {"id": "id"},
+        **further,
+        "public_facts": {**facts, **further.get("public_facts", {})},
+        "budget": {"accountant": "tight", **further.get("budget", {})},
+    }
 
 
-def _quiet(_share: float, _message: str) -> None:
-    """Reports nothing."""
-
-
-REFERENCES: Mapping[str, Callable[[Cohort, PublicBase, int, int], pl.DataFrame]] = {
+REFERENCES: dict[str, Callable[[Cohort, PublicBase, int, int], pl.DataFrame]] = {
     "real_data": real_data,
     "public_only": public_only,
-    "public_generator": public_generator,
     "one_real_example": one_real_example,
 }
 
@@ -267,25 +249,29 @@ DIGITS = 6
 """Of a kept draw."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scorer:
-    """Scores corpora of one cohort.
+@dataclass(kw_only=True)
+class Bench:
+    """What the cells of one cohort share, and what scores their corpora.
 
     Attributes:
+        folder: Where corpora, facts and scores are kept.
         cohort: Its held-out records are what corpora are compared with.
-        public: Embeds rows.
-        rows: Rows that every corpus is scored on.
+        public: Its public base, which embeds rows and says how fluent they are.
+        rows: Rows of a corpus where they are free.
+        scored_rows: Rows that every corpus is scored on.
         next_word: Size and training of the next-word model; None: none is trained.
         encoder: Settings of the encoder that is fine-tuned; None: none is.
-        fluency: Whether rows' perplexity under the public model is a score.
+        progress: Called with the share of each stage of a method that is done.
     """
 
+    folder: Path
     cohort: Cohort
     public: PublicBase
     rows: int
+    scored_rows: int
     next_word: NextWordSettings | None = None
     encoder: EncoderSpec | None = None
-    fluency: bool = False
+    progress: ProgressCallback = silent
 
     @cached_property
     def embedder(self) -> TextEmbedder:
@@ -293,10 +279,8 @@ class Scorer:
         return self.public.models.text_embedder(self._artifact("text_embedder"))
 
     @cached_property
-    def language_model(self) -> LanguageModel | None:
-        """Says how fluent rows are; None: nothing does."""
-        if not self.fluency:
-            return None
+    def language_model(self) -> LanguageModel:
+        """Says how fluent rows are."""
         return self.public.models.language_model(self._artifact("public_language_model"))
 
     def _artifact(self, name: str) -> Any:
@@ -305,8 +289,9 @@ class Scorer:
     @cached_property
     def held_out(self) -> ScoredSide:
         """The held-out rows, resampled alike for all corpora."""
-        texts = self.cohort.held_out["text"].to_list()
-        return ScoredSide(features=self.embedder.embed(texts), texts=texts)
+        held_out = self.cohort.held_out
+        texts, labels = held_out["text"].to_list(), held_out["label"].to_list()
+        return ScoredSide(features=self.embedder.embed(texts), texts=texts, labels=labels)
 
     def of_rows(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Any]:
         """Scores a corpus; if it is too small, `scored_rows` is 0 and structure alone is scored.
@@ -314,9 +299,9 @@ class Scorer:
         `draws` holds the resamples of each score that has them.
         """
         structure = self._structure(rows["text"].to_list())
-        if rows.height < self.rows:
+        if rows.height < self.scored_rows:
             return {"scored_rows": 0, **structure}
-        sample = rows.sample(self.rows, shuffle=True, seed=seed)
+        sample = rows.sample(self.scored_rows, shuffle=True, seed=seed)
         found = self._measured(sample, seed, name)
         return {
             "scored_rows": sample.height,
@@ -330,44 +315,23 @@ class Scorer:
         }
 
     def _measured(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Estimate | float]:
-        """Scores that there are; one that needs labels once for each part of the label."""
-        texts = rows["text"].to_list()
+        """Scores that there are."""
+        texts, labels = rows["text"].to_list(), rows["label"].to_list()
         features = self.embedder.embed(texts, public=True)
-        corpus = ScoredSide(features=features, texts=texts, name=name)
         sides = Sides(
-            corpus=corpus,
+            corpus=ScoredSide(features=features, texts=texts, labels=labels, name=name),
             held_out=self.held_out,
             settings=EvaluationSettings(
-                max_rows=self.rows,
+                max_rows=self.scored_rows,
                 seed=seed,
                 next_word=self.next_word and self.next_word.model_copy(update={"seed": seed}),
                 encoder=self.encoder,
             ),
-            labelled=False,
+            labelled=bool(self.cohort.labels),
             language_model=self.language_model,
         )
-        found: dict[str, Estimate | float] = {}
-        for metric in benchmarked():
-            parts = {"": sides} if Need.LABELS not in metric.needs else self._parts(sides, rows)
-            scores = {f"{metric.name}{of}": metric.of(part) for of, part in parts.items()}
-            found |= {key: score for key, score in scores.items() if score is not None}
-        return found
-
-    def _parts(self, sides: Sides, rows: pl.DataFrame) -> dict[str, Sides]:
-        """Both sides with each part of the label in turn, by the ending of a score's name."""
-        parts: dict[str, Sides] = {}
-        for place, name in enumerate(self.cohort.label_names if self.cohort.labels else ()):
-            given, truth = (
-                [label.split(SEPARATOR)[place] for label in table["label"]]
-                for table in (rows, self.cohort.held_out)
-            )
-            parts[f"_{name}" if name else ""] = replace(
-                sides,
-                corpus=replace(sides.corpus, labels=given),
-                held_out=replace(sides.held_out, labels=truth),
-                labelled=True,
-            )
-        return parts
+        found = {metric.name: metric.of(sides) for metric in benchmarked()}
+        return {name: score for name, score in found.items() if score is not None}
 
     def _structure(self, texts: Sequence[str]) -> dict[str, Any]:
         """Shares of all rows that are records, where a schema is declared."""
@@ -377,6 +341,5 @@ class Scorer:
 
     def of_model(self, folder: Path) -> dict[str, float]:
         """Scores a downstream model that was trained on the records themselves."""
-        held_out = self.cohort.held_out
-        texts, labels = held_out["text"].to_list(), held_out["label"].to_list()
-        return downstream_model_scores(folder, texts, labels, self.held_out.features)
+        side = self.held_out
+        return downstream_model_scores(folder, side.texts, side.labels, side.features)

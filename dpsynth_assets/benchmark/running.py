@@ -6,24 +6,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.benchmark.cells import (
-    Bench,
-    Cell,
-    Entry,
-    found_cell,
-    score_cell,
-    stands,
-)
+from dpsynth_assets.benchmark.cells import Cell, found_cell, score_cell, stands
 from dpsynth_assets.benchmark.cohorts import (
+    Bench,
     Cohort,
-    Scorer,
     read_cohort,
     read_documents,
     whole_texts,
 )
-from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
+from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkSpec
 from dpsynth_assets.datasets.evaluation_section import NextWordSettings
-from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.methods.inputs import ProgressCallback, silent
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 
@@ -91,7 +84,7 @@ class DatasetBench:
         spec: BenchmarkSpec,
         name: str,
         folder: Path,
-        progress: ProgressCallback = lambda _share, _message: None,
+        progress: ProgressCallback = silent,
     ) -> None:
         """Names the dataset.
 
@@ -146,10 +139,12 @@ class DatasetBench:
         """The cell at a place: another one wherever anything that it depends on differs."""
         cohort = self.cohort_of(place.records)
         shared = {"public": self._public_fields, "documents": self.dataset.documents}
+        line = next((each for each in self.spec.methods if each.name == place.line), None)
+        run = line and {n: getattr(line, n) for n in ("method", "settings", "declared")}
         return Cell(
             table={**shared, "rows": self.spec.rows, "records": cohort.version},
             cohort=self.name,
-            entry=entry_of(self.spec, place.line),
+            **(run or {"method": place.line}),
             epsilon=place.epsilon,
             delta=self.spec.delta,
             seed=place.seed,
@@ -165,34 +160,22 @@ class DatasetBench:
 
     def run(self, place: Place) -> dict[str, Any]:
         """Makes and scores a cell, or reads back what an earlier run has finished."""
-        cell = self.cell(place)
-        found = found_cell(self.folder, cell, self.scored_rows)
+        found = self.found(place)
         if found is not None and stands(found):
             return found
-        return score_cell(self._bench(place.records), cell)
+        return score_cell(self._bench(place.records), self.cell(place))
 
     def _bench(self, records: int) -> Bench:
         if records not in self._benches:
             next_word = NextWordSettings(score_texts=SCORE_TEXTS) if self.spec.next_word else None
-            scorer = Scorer(
+            self._benches[records] = Bench(
+                folder=self.folder,
                 cohort=self.cohort_of(records),
                 public=self.public,
-                rows=self.scored_rows,
+                rows=self.spec.rows,
+                scored_rows=self.scored_rows,
                 next_word=next_word,
                 encoder=self.spec.encoder,
-                fluency=True,
-            )
-            self._benches[records] = Bench(
-                folder=self.folder, scorer=scorer, rows=self.spec.rows, progress=self.progress
+                progress=self.progress,
             )
         return self._benches[records]
-
-
-def entry_of(spec: BenchmarkSpec, line: str) -> Entry:
-    """Method and settings of a line, or a reference."""
-    if line in spec.references:
-        return Entry(title=line, method=line)
-    method: BenchmarkMethod = next(each for each in spec.methods if each.name == line)
-    return Entry(
-        title=line, method=method.method, settings=method.settings, declared=method.declared
-    )

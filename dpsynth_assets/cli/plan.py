@@ -125,8 +125,6 @@ def _promises(spec: Any, planned: Any) -> dict[str, Any]:
 
 
 def _facts(planned: Any, rounds: int) -> dict[str, Any]:
-    rows = [_shared_row(each) for each in (planned.histogram, planned.topics) if each is not None]
-    rows.extend(_row(entry) for entry in planned.methods)
     return {
         "cohort": planned.terms.cohort,
         "budget_epsilon": planned.budget.epsilon,
@@ -136,30 +134,7 @@ def _facts(planned: Any, rounds: int) -> dict[str, Any]:
         "privacy_unit": planned.budget.unit.describe(),
         "rounds": rounds,
         "total_epsilon": planned.total_epsilon,
-        "releases": rows,
-    }
-
-
-def _shared_row(shared: Any) -> dict[str, Any]:
-    """The row of a histogram that methods share; only that of clusters has a target."""
-    noise = shared.plan.stages[0].mechanism.histogram
-    scale = f"{rounded_down(noise.scale, '.3g')} records"
-    of_clusters = shared.target_epsilon is not None
-    return {
-        "release": f"shared/{'cluster' if of_clusters else 'topic'}_histogram",
-        "method": f"{noise.noise} histograms" if of_clusters else "gaussian histogram",
-        "guarantee": "dp",
-        "budget_share": shared.share,
-        "target_epsilon": shared.target_epsilon if of_clusters else shared.epsilon,
-        "epsilon": shared.epsilon,
-        "noise": (
-            f"two histograms, {noise.noise} scale {scale}"
-            if of_clusters
-            else f"discrete Gaussian of standard deviation {scale}"
-        ),
-        "tokens_per_batch": None,
-        "rows_estimate": None,
-        "refusal": None,
+        "releases": [_row(part) for part in planned.parts],
     }
 
 
@@ -171,8 +146,8 @@ def _row(entry: Any) -> dict[str, Any]:
         "guarantee": str(entry.plan.guarantee),
         "budget_share": entry.share,
         "target_epsilon": entry.target_epsilon,
-        "epsilon": entry.plan.epsilon,
-        "noise": _noise(entry.plan.parameters),
+        "epsilon": entry.epsilon if entry.folder == "shared" else entry.plan.epsilon,
+        "noise": _noise(entry),
         "tokens_per_batch": entry.plan.tokens_per_batch,
         "rows_estimate": entry.plan.rows_estimate,
         "refusal": entry.plan.refusal,
@@ -180,7 +155,11 @@ def _row(entry: Any) -> dict[str, Any]:
     }
 
 
-def _noise(parameters: Any) -> str:
+def _noise(entry: Any) -> str:
+    parameters = entry.plan.parameters
+    if entry.folder == "shared":
+        scale = entry.plan.stages[0].mechanism.histogram.scale
+        return f"{entry.method.mechanism_name}, scale {rounded_down(scale, '.3g')} records"
     if "eta" not in parameters:
         return str(parameters.get("noise", ""))
     eta = f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')}"

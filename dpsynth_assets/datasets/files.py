@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,14 @@ import yaml
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.fields import IS_PATH, Declaration, Problem, problems_of, suggest
+from dpsynth_assets.datasets.fields import (
+    IS_PATH,
+    DatasetFileError,
+    Declaration,
+    Problem,
+    problems_of,
+    suggest,
+)
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
 
@@ -49,18 +56,6 @@ class DatasetFile:
 
     path: Path
     spec: PrivateDatasetSpec | PublicDataSpec
-
-
-class VariableError(ValueError):
-    """A declaration asks for a variable that is not set, or that may hold a secret.
-
-    Attributes:
-        parts: What was expected, what was found, what to do: the variable's name, never its value.
-    """
-
-    def __init__(self, expected: str, got: str, remedy: str) -> None:
-        self.parts = (expected, got, remedy)
-        super().__init__(f"Expected {expected}, got {got}. {remedy}")
 
 
 def dataset_folders(defs: Path | None = None) -> list[Path]:
@@ -169,7 +164,7 @@ def render_environment(value: Any) -> Any:
     """Replaces `{{ env.NAME }}` in every string.
 
     Raises:
-        VariableError: A variable is not set, or has another name than those for declarations.
+        DatasetFileError: A variable is not set, or is none of those that a declaration may show.
     """
     if isinstance(value, str):
         return _ENVIRONMENT.sub(lambda match: _variable(match[1] or match[2]), value)
@@ -181,11 +176,16 @@ def render_environment(value: Any) -> Any:
 def _variable(name: str) -> str:
     if not _SHOWABLE.fullmatch(name):
         remedy = "Use such a variable: declarations are shown, and others may hold secrets."
-        raise VariableError("a variable named DPSYNTH_DATA_…", name, remedy)
+        raise _refused("a variable named DPSYNTH_DATA_…", name, remedy)
     if name not in os.environ:
         remedy = f"Export {name}, or write the value into the file."
-        raise VariableError(f"the environment variable {name}", "none set", remedy)
+        raise _refused(f"the environment variable {name}", "none set", remedy)
     return os.environ[name]
+
+
+def _refused(*told: str) -> DatasetFileError:
+    """Names the variable, never its value."""
+    return DatasetFileError([Problem("attributes", *told)])
 
 
 def _exists(path: Path) -> bool:
@@ -216,8 +216,8 @@ def validated(
     try:
         attributes = render_environment(attributes)
         return model.model_validate(attributes)
-    except VariableError as error:
-        return [Problem("attributes", *error.parts, file=str(path))]
+    except DatasetFileError as error:
+        return [replace(problem, file=str(path)) for problem in error.problems]
     except ValidationError as error:
         return problems_of(error, path, model, attributes)
 

@@ -23,7 +23,6 @@ from dpsynth_assets.datasets.cohort_registry import cohorts_of
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.files import (
     DatasetFile,
-    VariableError,
     dataset_folders,
     find_dataset_files,
     locate,
@@ -305,12 +304,10 @@ def _declared(document: Any, file: Path) -> list[tuple[str, str]] | None:
         return None
     name = str(attributes.get("name", file.name))
     try:
-        paths = [render_environment(path) for path in _paths(attributes)]
-    except VariableError:
+        paths = [locate(render_environment(path), file) for path in _paths(attributes)]
+    except DatasetFileError:  # A variable that is not set here.
         return None
-    if not paths:
-        return None
-    return [(locate(path, file), name) for path in paths]
+    return [(path, name) for path in paths] or None
 
 
 def _is_private(document: Any) -> bool:

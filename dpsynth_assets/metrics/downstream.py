@@ -19,7 +19,6 @@ from dpsynth_assets.metrics.metric import (
     LEAST_ROWS,
     Estimate,
     Metric,
-    Need,
     ScoredSide,
     Sides,
     Tables,
@@ -193,7 +192,7 @@ ACCURACY = Metric(
     "accuracy",
     "accuracy",
     _accuracy,
-    needs=frozenset({Need.LABELS}),
+    needs=("labelled",),
     least_rows=LEAST_ROWS,
     compared=True,
     picture="Accuracy of a classifier trained on each corpus",
@@ -204,7 +203,7 @@ BALANCED_ACCURACY = Metric(
     "balanced_accuracy",
     "balanced accuracy",
     _balanced,
-    needs=frozenset({Need.LABELS}),
+    needs=("labelled",),
     least_rows=LEAST_ROWS,
     tables=Tables(None, "file"),
 )
@@ -255,11 +254,13 @@ def _scored(sides: Sides, settings: NextWordSettings | None) -> NextWordScores:
     return next_word_accuracy(sides.corpus.texts, sides.held_out.texts, asked)
 
 
+_NEXT_WORD = "settings.next_word", "has_words"
+
 NEXT_WORD_ACCURACY = Metric(
     "next_word_accuracy",
     "next-word accuracy",
     lambda sides: sides.once(_scores).accuracy,
-    needs=frozenset({Need.NEXT_WORD}),
+    needs=_NEXT_WORD,
     narrow_title="next word",
 )
 """Share of tokens of held-out records that a model trained on the corpus gets right."""
@@ -268,7 +269,7 @@ NEXT_WORD_ACCURACY_LARGER = Metric(
     "next_word_accuracy_larger",
     "next-word accuracy of the larger model",
     lambda sides: _scored(sides, sides.settings.next_word_larger).accuracy,
-    needs=frozenset({Need.NEXT_WORD, Need.NEXT_WORD_LARGER}),
+    needs=(*_NEXT_WORD, "settings.next_word_larger"),
     tables=Tables("scores", None),
 )
 """The same of a model of another size: the papers report two."""
@@ -279,7 +280,7 @@ NEXT_WORD_PERPLEXITY = Metric(
     lambda sides: sides.once(_scores).perplexity,
     less_is_better=True,
     decimals=1,
-    needs=frozenset({Need.NEXT_WORD}),
+    needs=_NEXT_WORD,
     tables=Tables("text", "file"),
 )
 
@@ -297,7 +298,7 @@ NEXT_WORD_PERPLEXITY = Metric(
 # Banayeeanzade et al. 2026 (EPSVec), appendix D.1, both directions.
 
 
-_NEEDS = frozenset({Need.LABELS, Need.ENCODER})
+_NEEDS = "labelled", "settings.encoder"
 
 
 def runs_estimate(correct: np.ndarray, counts: np.ndarray) -> Estimate:

@@ -10,7 +10,6 @@ Letters: N rows of a side, d dimensions, B resamples.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -170,21 +169,6 @@ class ScoredSide:
         )
 
 
-class Need(StrEnum):
-    """What not every evaluation has; a metric that needs it is left out there."""
-
-    LABELS = "at least two labels to distinguish"
-    SOURCE = "the source records"
-    CANARIES = "planted canaries"
-    SCHEMA = "a declared JSON schema"
-    NEXT_WORD = "settings of the next-word model, and a word to learn"
-    NEXT_WORD_LARGER = "settings of a larger one"
-    ENCODER = "settings of an encoder that is fine-tuned"
-    LANGUAGE_MODEL = "the public language model"
-    JUDGE = "the public language model, asked to judge rows"
-    IN_CONTEXT = "the public language model, asked to name labels after rows"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sides:
     """A corpus beside held-out records, with what else metrics may need.
@@ -208,22 +192,17 @@ class Sides:
     language_model: Any = field(repr=False, default=None)
     _made: dict[Any, Any] = field(repr=False, compare=False, default_factory=dict)
 
-    def has(self, need: Need) -> bool:
-        """Says whether something that a metric needs is there."""
-        known = self.reference
-        return {
-            Need.LABELS: self.labelled,
-            Need.SOURCE: known is not None,
-            Need.CANARIES: known is not None and len(known.canaries) > 0,
-            Need.SCHEMA: self.settings.record_schema is not None,
-            Need.NEXT_WORD: self.settings.next_word is not None
-            and any(text.strip() for text in self.corpus.texts),
-            Need.NEXT_WORD_LARGER: self.settings.next_word_larger is not None,
-            Need.ENCODER: self.settings.encoder is not None,
-            Need.LANGUAGE_MODEL: self.language_model is not None,
-            Need.JUDGE: self.settings.judged and self.language_model is not None,
-            Need.IN_CONTEXT: self.settings.in_context and self.language_model is not None,
-        }[need]
+    @property
+    def has_words(self) -> bool:
+        """Whether a row of the corpus has a word to learn."""
+        return any(text.strip() for text in self.corpus.texts)
+
+    def has(self, need: str) -> bool:
+        """Whether an attribute is there, or one of an attribute, e.g. `settings.encoder`."""
+        found: Any = self
+        for name in need.split("."):
+            found = getattr(found, name, None)
+        return found is not None and found is not False
 
     def once(self, make: "Callable[[Sides], Made]") -> Made:
         """Makes what several metrics read, once."""
@@ -262,7 +241,7 @@ class Metric:
         less_is_better: Its direction.
         decimals: Places of its number; None: three significant digits.
         percent: Whether its number is a share, shown in percent.
-        needs: What it cannot be computed without.
+        needs: Attributes of `Sides` without which it is left out, e.g. `settings.encoder`.
         least_rows: Fewest rows of each side; with fewer it is left out.
         of_real: Real rows that are scored as if they were a corpus, in the row of real data: source
             records beside held-out ones, or held-out ones beside source records; None: neither.
@@ -284,7 +263,7 @@ class Metric:
     less_is_better: bool = False
     decimals: int | None = 3
     percent: bool = False
-    needs: frozenset[Need] = frozenset()
+    needs: tuple[str, ...] = ()
     least_rows: int = 0
     of_real: Literal["source", "held-out"] | None = "source"
     compared: bool = False

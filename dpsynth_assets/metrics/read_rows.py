@@ -14,7 +14,6 @@ from dpsynth_assets.metrics.metric import (
     LEAST_ROWS,
     Estimate,
     Metric,
-    Need,
     Sides,
     Tables,
     stratified_rows,
@@ -139,11 +138,13 @@ def _quality(sides: Sides) -> Estimate | None:
     return Estimate.around(float(scores.mean()), draws)
 
 
+_JUDGED = "settings.judged", "language_model"
+
 QUALITY = Metric(
     "quality",
     "judged well written",
     _quality,
-    needs=frozenset({Need.JUDGE}),
+    needs=_JUDGED,
     least_rows=CONTROL_ROWS,
     tables=Tables("text", "file"),
     meaning="Mean probability, over rows, that the public model judges a row fluent, grammatical "
@@ -156,7 +157,7 @@ QUALITY_CONTROL = Metric(
     "judge tells real rows from shuffled words",
     _control,
     percent=True,
-    needs=frozenset({Need.JUDGE}),
+    needs=_JUDGED,
     least_rows=CONTROL_ROWS,
     tables=Tables("text", "file"),
     meaning="Share of held-out records that the judge scores above the same words in another "
@@ -240,7 +241,7 @@ IN_CONTEXT_ACCURACY = Metric(
     "in_context_accuracy",
     "in-context accuracy",
     _accuracy,
-    needs=frozenset({Need.LABELS, Need.IN_CONTEXT}),
+    needs=("labelled", "settings.in_context", "language_model"),
     least_rows=LEAST_ROWS,
     narrow_title="in context",
     meaning=f"Share of real records whose label the public model predicts with {SHOTS} rows of "

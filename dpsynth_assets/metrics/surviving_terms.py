@@ -32,7 +32,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsynth_assets.attacks.overlap import in_public, word_blocks
-from dpsynth_assets.metrics.metric import Metric, Need, Sides, Tables
+from dpsynth_assets.metrics.metric import Metric, Sides, Tables
 
 BANDS = ((2, 4), (5, 9), (10, 19), (20, 49), (50, 99), (100, None))
 """Numbers of records, least and most, of a band."""
@@ -112,7 +112,7 @@ def _metric(least: int, most: int | None) -> Metric:
         title,
         lambda sides: sides.once(_shares).get(least),
         percent=True,
-        needs=frozenset({Need.SOURCE}),
+        needs=("reference",),
         of_real="held-out",
         tables=Tables("terms", None),
     )

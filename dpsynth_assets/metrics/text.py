@@ -11,7 +11,7 @@ import numpy as np
 from dpsynth_assets.attacks.leak_scan import find_canaries
 from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
 from dpsynth_assets.json_records import parsed, validator
-from dpsynth_assets.metrics.metric import OF_ROWS, OF_TEXT, Metric, Need, Sides
+from dpsynth_assets.metrics.metric import OF_ROWS, OF_TEXT, Metric, Sides
 from dpsynth_assets.models.language_model import in_parts, losses_after
 
 MOST_NGRAMS = 10_000
@@ -133,7 +133,7 @@ LABEL_DISTANCE = Metric(
     "label distance",
     lambda sides: label_distance(sides.corpus.labels, sides.held_out.labels),
     less_is_better=True,
-    needs=frozenset({Need.LABELS}),
+    needs=("labelled",),
     least_rows=1,
     tables=OF_ROWS,
     narrow_title="labels",
@@ -162,15 +162,16 @@ def _near_duplicates(sides: Sides) -> float | None:
 
 
 def _canaries(sides: Sides) -> int | None:
-    private = sides.reference
-    return None if private is None else find_canaries(sides.corpus.texts, private.canaries)
+    """None where none was planted."""
+    planted = sides.reference.canaries if sides.reference is not None else ()
+    return find_canaries(sides.corpus.texts, planted) if len(planted) else None
 
 
 _copies = partial(
     Metric,
     less_is_better=True,
     percent=True,
-    needs=frozenset({Need.SOURCE}),
+    needs=("reference",),
     of_real="held-out",
     tables=OF_TEXT,
 )
@@ -187,7 +188,7 @@ CANARIES_FOUND = Metric(
     "canaries found",
     _canaries,
     less_is_better=True,
-    needs=frozenset({Need.CANARIES}),
+    needs=("reference",),
     of_real=None,
     tables=OF_TEXT,
 )
@@ -236,7 +237,7 @@ def _share(name: str, title: str) -> Metric:
         title,
         lambda sides: sides.once(_scores)[name],
         decimals=None,
-        needs=frozenset({Need.SCHEMA}),
+        needs=("settings.record_schema",),
         of_real="held-out",
         tables=OF_TEXT,
     )
@@ -306,7 +307,7 @@ PERPLEXITY = Metric(
     lambda sides: perplexity(sides.language_model, sides.corpus.texts[:FLUENCY_ROWS]),
     less_is_better=True,
     decimals=0,
-    needs=frozenset({Need.LANGUAGE_MODEL}),
+    needs=("language_model",),
     meaning=f"Per token under the public model, over {FLUENCY_ROWS} rows. Best near that of real "
     "data: less means smoother text, or repetition.",
     tables=OF_ROWS,

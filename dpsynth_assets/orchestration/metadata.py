@@ -5,10 +5,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import dagster as dg
 
+from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inputs
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
@@ -16,25 +17,10 @@ from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, LedgerEntry, Reservation
 from dpsynth_assets.report.pages import left_in_words
 
-PAPERS: Final = {
-    "Yue et al. 2023": "2210.14348",
-    "Amin et al. 2024": "2407.12108",
-    "Tang et al. 2024": "2309.11765",
-    "Xie et al. 2024": "2403.01749",
-    "Yu et al. 2024": "2402.13659",
-    "Amin et al. 2025": "2506.04566",
-    "Tan et al. 2025": "2503.12347",
-    "Vinod, Pillutla, Thakurta 2025": "2507.02974",
-    "Vinod et al. 2025": "2507.02974",
-    "Wang et al. 2025": "2510.10990",
-    "Wang et al. 2026": "2510.10990",
-    "Banayeeanzade et al. 2026": "2602.21218",
-}
-"""Citation -> arXiv number, of every paper that a description names."""
-
 SHOWN_DIGITS = 12
 
-_CITATION = re.compile(r"(?<!\[)\b(?:" + "|".join(map(re.escape, PAPERS)) + r")\b")
+_CITED = re.compile(r"^.*? \d{4}")
+"""Beginning of the paper of a method: authors and year, as descriptions name it."""
 
 
 def as_shown(spec: dg.AssetSpec) -> dg.AssetSpec:
@@ -84,11 +70,19 @@ def check_result(expected: str, problems: Sequence[str], **more: Any) -> dg.Asse
     return dg.AssetCheckResult(passed=not problems, metadata=shown, **more)
 
 
+@cache
+def _papers() -> dict[str, str]:
+    """Citation -> arXiv number, of the papers of all methods."""
+    cited = ((_CITED.match(method.paper), method.arxiv) for method in REGISTRY.values())
+    return {found[0]: arxiv for found, arxiv in cited if found is not None and arxiv}
+
+
 def with_paper_links(description: str) -> str:
     """Turns each citation of a description into a Markdown link to its paper."""
-    return _CITATION.sub(
-        lambda found: f"[{found[0]}](https://arxiv.org/abs/{PAPERS[found[0]]})", description
-    )
+    papers = _papers()
+    citation = rf"(?<!\[)\b(?:{'|'.join(map(re.escape, papers))})\b"
+    link = lambda found: f"[{found[0]}](https://arxiv.org/abs/{papers[found[0]]})"  # noqa: E731
+    return re.sub(citation, link, description)
 
 
 def code_references(*names: str) -> dict[str, Any]:

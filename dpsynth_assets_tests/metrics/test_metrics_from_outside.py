@@ -10,7 +10,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from dpsynth_assets.benchmark.cohorts import Cohort, Scorer
+from dpsynth_assets.benchmark.cohorts import Bench, Cohort
 from dpsynth_assets.benchmark.leaderboard import leaderboard
 from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.running import Place
@@ -90,18 +90,20 @@ class Embedder:
         return np.random.default_rng(len(texts)).normal(size=(len(texts), 3)).astype(np.float32)
 
 
-def test_it_stands_in_cells_and_on_the_leaderboard(monkeypatch):
+def test_it_stands_in_cells_and_on_the_leaderboard(monkeypatch, tmp_path):
     _installed(monkeypatch)
     held_out = pl.DataFrame({"text": _texts("held out", 9), "label": [""] * 40})
     cohort = Cohort(name="c", domain="d", labels={}, source=held_out, held_out=held_out)
-    models = SimpleNamespace(text_embedder=lambda _manifest: Embedder())
+    models = SimpleNamespace(
+        text_embedder=lambda _manifest: Embedder(), language_model=lambda _manifest: None
+    )
     public = SimpleNamespace(values=dict.fromkeys, models=models)
-    scorer = Scorer(cohort=cohort, public=public, rows=40)
+    bench = Bench(folder=tmp_path, cohort=cohort, public=public, rows=40, scored_rows=40)
 
     def cell(line, shares, epsilon=None):
         rows = pl.DataFrame({"text": _texts(line, shares), "label": [""] * 40})
         place = Place(dataset="letters", line=line, epsilon=epsilon, records=40, seed=0)
-        return place, scorer.of_rows(rows, 0, line) | {"rows": 40, "epsilon": epsilon}
+        return place, bench.of_rows(rows, 0, line) | {"rows": 40, "epsilon": epsilon}
 
     cells = [cell("public_only", 2), cell("one_real_example", 38), cell("a_method", 20, 3.0)]
     page = LeaderboardPage(leaderboard("made up", cells)).to_text()

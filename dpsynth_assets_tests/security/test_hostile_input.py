@@ -14,8 +14,13 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, SourceSpec, parse_dataset_file
-from dpsynth_assets.datasets.files import VariableError, render_environment
+from dpsynth_assets.datasets import (
+    DatasetFileError,
+    PrivateDatasetSpec,
+    SourceSpec,
+    parse_dataset_file,
+)
+from dpsynth_assets.datasets.files import render_environment
 from dpsynth_assets.records import SourceError, canonical_record_id, check_dataset_file, refusals
 from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS
 from dpsynth_assets.records.sources import source_files
@@ -282,7 +287,7 @@ def test_names_that_would_leave_their_folder_are_refused(tmp_path, name):
 )
 def test_a_declaration_cannot_quote_a_secret_of_the_environment(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
-    with pytest.raises(VariableError) as caught:
+    with pytest.raises(DatasetFileError) as caught:
         render_environment({"description": f"{{{{ env.{name} }}}}"})
     assert SECRET not in str(caught.value)
     attributes = fields(tmp_path / "a.jsonl", description=f"{{{{ env.{name} }}}}")
