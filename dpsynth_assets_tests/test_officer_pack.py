@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from dpsynth_assets.exports.pack import GUIDE, pack_of, write_pack
-from dpsynth_assets.exports.pack_page import ASKED
+from dpsynth_assets.exports.pack import ASKED, GUIDE, pack_of, write_pack
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType

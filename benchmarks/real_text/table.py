@@ -55,7 +55,6 @@ COLUMNS = {
     "posterior_ratio": ("r/p of a secret", ".3g"),
     "ex_post_epsilon": ("ex-post, beside its histogram", ".2f"),
     "accuracy": ("accuracy", ".3f"),
-    "balanced_accuracy": ("balanced", ".3f"),
     "next_word_accuracy": ("next word", ".3f"),
     "next_word_perplexity": ("perplexity", ".3g"),
     "mauve": ("MAUVE", ".3f"),

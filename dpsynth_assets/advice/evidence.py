@@ -59,9 +59,6 @@ class Measured:
         records: Source records.
         share: Share of the gap between floor and ceiling that it closes, mean over `METRICS`.
         margin: Half the 95 % interval of that share; 0 where it was not estimated.
-        rows: Rows of its corpora.
-        processor_seconds: Of one run; None where it was not measured.
-        tokens_written: Decoded tokens of one run; None where they were not counted.
         domain: What the dataset's texts are, in public words.
     """
 
@@ -70,9 +67,6 @@ class Measured:
     epsilon: float
     records: int
     share: float
-    rows: float
-    processor_seconds: float | None = None
-    tokens_written: float | None = None
     domain: str = ""
     margin: float = 0.0
 
@@ -142,7 +136,6 @@ def lines_of(lines: Iterable[Mapping[str, Any]], domains: Mapping[str, str]) -> 
         shares = [share for share in closed if share is not None]
         if line["promise"] != "worst case" or not shares:
             continue
-        costs = line["costs"]
         yield Measured(
             dataset=line["dataset"],
             line=line["line"],
@@ -150,9 +143,6 @@ def lines_of(lines: Iterable[Mapping[str, Any]], domains: Mapping[str, str]) -> 
             records=line["records"],
             share=float(np.mean([share["value"] for share in shares])),
             margin=float(np.mean([share["high"] - share["low"] for share in shares])) / 2,
-            rows=costs["rows"],
-            processor_seconds=costs.get("processor_seconds"),
-            tokens_written=costs.get("tokens_written"),
             domain=domains.get(line["dataset"], ""),
         )
 

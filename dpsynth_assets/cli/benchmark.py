@@ -7,9 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli.progress_display import progress_lines
-from dpsynth_assets.cli.terminal import AsJson, say, show_json
-from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.cli.terminal import AsJson, Report, progress_lines, say, show_json
 
 app = typer.Typer(no_args_is_help=True, help="Run methods side by side on public corpora.")
 
@@ -40,7 +38,7 @@ def run(
     spec = _spec(name)
     deadline = time.monotonic() + 60 * minutes
     folder, console = benchmark_folder(spec.name), Console(stderr=True)
-    shown: list[ProgressCallback] = []  # Of the cell that runs.
+    shown: list[Report] = []  # Of the cell that runs.
     report = lambda share, message: shown[-1](share, message)  # noqa: E731
     benches = {each: DatasetBench(spec, each, folder, report) for each in spec.datasets}
     lines = {each.name for each in spec.methods} | set(spec.references)

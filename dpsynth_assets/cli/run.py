@@ -21,9 +21,8 @@ from rich.console import Console
 from dpsynth_assets.advice.minutes import TRIAL, expected_minutes, whole_in_words
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_file
 from dpsynth_assets.cli.datasets import base_problems, print_problems
-from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.report import print_summary, summarise
-from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, progress_display, say, show_table
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, parse_dataset_file
 from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base

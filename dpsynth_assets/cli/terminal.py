@@ -146,15 +146,61 @@ def show_table(
     console.print(table, highlight=False, markup=False)
 
 
-@contextmanager
-def progress_bar(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
-    """Shows a bar on stderr, so that stdout holds results alone."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+Report = Callable[[float, str], None]
+"""Takes the share that is done, and a message."""
+SECONDS_BETWEEN_LINES = 10.0
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda share, message: bar.update(task, completed=share, description=message)
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Report]:
+    """Shows a bar on stderr, so that stdout holds results alone."""
+    with _bars(Console(stderr=True, quiet=quiet), transient=True) as bar:
+        yield bar("")
+
+
+@contextmanager
+def progress_display(console: Console) -> Iterator[None]:
+    """Shows the steps of this process with progress; bars on a terminal, else lines."""
+    from dpsynth_assets.orchestration.resources.progress import show_in_terminal
+
+    if not console.is_terminal:
+        show_in_terminal(lambda title: progress_lines(title, console))
+        yield
+        return
+    with _bars(console) as bar:
+        show_in_terminal(bar)
+        yield
+
+
+def progress_lines(title: str, console: Console, seconds: float = SECONDS_BETWEEN_LINES) -> Report:
+    """One line at the beginning, at the end, and every few seconds between."""
+    from dpsynth_assets.orchestration.resources.progress import in_lines
+
+    return in_lines(lambda line: say(f"{title}: {line}", to=console), seconds)
+
+
+@contextmanager
+def _bars(console: Console, *, transient: bool = False) -> Iterator[Callable[[str], Report]]:
+    """Opens a bar for each title that it is given."""
+    from rich import progress as rich
+
+    columns = (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(bar_width=24),
+        rich.TextColumn("{task.percentage:>3.0f}%"),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[message]}", style="dim"),
+    )
+    with rich.Progress(
+        *columns, console=console, refresh_per_second=4, transient=transient
+    ) as bars:
+
+        def bar(title: str) -> Report:
+            task = bars.add_task(title, total=1.0, message="")
+            return lambda share, message: bars.update(task, completed=share, message=message)
+
+        yield bar
 
 
 class OneLineGroup(TyperGroup):

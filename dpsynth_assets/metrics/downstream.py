@@ -51,7 +51,6 @@ def correct_predictions(
     test_features: np.ndarray,
     test_labels: Sequence[str],
     seed: int = 0,
-    strength: float | None = None,
 ) -> np.ndarray:
     """Trains on a corpus and on `REFITS` resamples of its rows, and tests each.
 
@@ -61,7 +60,6 @@ def correct_predictions(
         test_features: (M, d) embeddings of real held-out text, M >= 1.
         test_labels: M labels; a label never seen in training counts as missed.
         seed: Seed of the validation split and of the resamples.
-        strength: Inverse regularization; None selects it on the corpus, once for all.
 
     Returns:
         bool (1 + REFITS, M): which test rows are classified correctly; the first line is of the
@@ -71,8 +69,7 @@ def correct_predictions(
     real text never does.
     """
     train, test = np.asarray(train_labels), np.asarray(test_labels)
-    if strength is None:
-        strength = _select_strength(train_features, train, seed)
+    strength = _select_strength(train_features, train, seed)
     generator, rows = np.random.default_rng(seed), len(train)
     choices = [np.arange(rows), *(generator.integers(rows, size=rows) for _ in range(REFITS))]
     return np.stack(
@@ -93,20 +90,6 @@ def accuracy_estimate(correct: np.ndarray, test_counts: np.ndarray) -> Estimate:
     refits = 1 + np.arange(len(test_counts)) % (len(correct) - 1)
     draws = (test_counts * correct[refits]).sum(axis=1) / test_counts.sum(axis=1)
     return Estimate.around(float(correct[0].mean()), draws)
-
-
-def balanced_estimate(correct: np.ndarray, truth: Sequence[str], counts: np.ndarray) -> Estimate:
-    """Mean over labels of the share recognised: who names the largest label alone gets 1/L.
-
-    Six in ten reviews are of restaurants: plain accuracy rewards a classifier that knows no other.
-    A label that no row of a resample has is left out of its mean.
-    """
-    of_label = (np.asarray(truth)[:, None] == np.unique(truth)).astype(float)  # (M, L)
-    recalls = correct[0] @ of_label / of_label.sum(axis=0)
-    refits = correct[1 + np.arange(len(counts)) % (len(correct) - 1)]
-    with np.errstate(invalid="ignore"):
-        drawn = ((counts * refits) @ of_label) / (counts @ of_label)
-    return Estimate.around(float(recalls.mean()), np.nanmean(drawn, axis=1))
 
 
 def _predicted(
@@ -169,23 +152,12 @@ def downstream_model_scores(
 
 
 def _accuracy(sides: Sides) -> Estimate | None:
-    correct = _correct(sides, strength=None)
-    return None if correct is None else accuracy_estimate(correct, sides.held_out.counts)
-
-
-def _balanced(sides: Sides) -> Estimate | None:
-    correct, truth = _correct(sides, strength=10.0), sides.held_out.labels
-    return None if correct is None else balanced_estimate(correct, truth, sides.held_out.counts)
-
-
-def _correct(sides: Sides, strength: float | None) -> np.ndarray | None:
     """None where corpus and held-out records have no label in common."""
     corpus, held_out, seed = sides.corpus, sides.held_out, sides.settings.seed
     if set(corpus.labels).isdisjoint(held_out.labels):
         return None
-    return correct_predictions(
-        corpus.features, corpus.labels, held_out.features, held_out.labels, seed, strength
-    )
+    given = corpus.features, corpus.labels, held_out.features, held_out.labels
+    return accuracy_estimate(correct_predictions(*given, seed), held_out.counts)
 
 
 ACCURACY = Metric(
@@ -197,15 +169,6 @@ ACCURACY = Metric(
     compared=True,
     picture="Accuracy of a classifier trained on each corpus",
     axis="Downstream accuracy",
-)
-
-BALANCED_ACCURACY = Metric(
-    "balanced_accuracy",
-    "balanced accuracy",
-    _balanced,
-    needs=("labelled",),
-    least_rows=LEAST_ROWS,
-    tables=Tables(None, "file"),
 )
 
 

@@ -28,7 +28,6 @@ _OWN = (
     embedding_distances.ENERGY_DISTANCE,
     embedding_distances.FRECHET_DISTANCE,
     downstream.ACCURACY,
-    downstream.BALANCED_ACCURACY,
     downstream.ENCODER_ACCURACY,
     downstream.ENCODER_ON_CORPUS,
     read_rows.IN_CONTEXT_ACCURACY,

@@ -41,9 +41,6 @@ from dpsynth_assets.records.record_filters import (
 )
 from dpsynth_assets.records.sources import read_source, stray_encodings
 
-MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
-"""Checks what only methods know: settings, and public facts a method needs."""
-
 BaseChecker = Callable[[PrivateDatasetSpec, pl.Series], Sequence[Problem]]
 """Compares usable texts with what the public base can do."""
 
@@ -102,7 +99,7 @@ _ADVICE: dict[Rule, tuple[str, str, str]] = {
 
 def check_dataset_file(
     path: Path,
-    method_checker: MethodChecker | None = None,
+    method_checker: Callable[[PrivateDatasetSpec], Sequence[Problem]] | None = None,
     base_checker: BaseChecker | None = None,
 ) -> Checked:
     """Checks a dataset file: its declaration, its methods, and every record of its source.
@@ -167,7 +164,7 @@ def check_records(
     if base_checker is not None:
         problems += base_checker(spec, usable["text"])
     tally = tally_of(judged)
-    problems += map(_source_problem, unfit(tally, spec))
+    problems += unfit(tally, spec)
     problems += [*_check_canaries(spec), *_check_models(spec)]
     named = [replace(problem, file=str(path)) for problem in problems]
     return Checked(problems=named, tallies={spec.name: tally})
@@ -317,8 +314,7 @@ def _check_public(spec: PublicDataSpec) -> Iterator[Problem]:
         try:
             refuse_private(SourceSpec(path=pairs.path))
         except SourceError as error:
-            field = "conditional_generator.pairs.path"
-            yield Problem(field, error.expected, error.told, error.remedy)
+            yield replace(_source_problem(error), field="conditional_generator.pairs.path")
 
 
 def _source_problem(error: SourceError, prefix: str = "") -> Problem:

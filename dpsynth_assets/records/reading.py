@@ -25,7 +25,7 @@ from dpsynth_assets.datasets import (
     PublicSource,
     SourceSpec,
 )
-from dpsynth_assets.datasets.fields import WHOLE_NUMBER
+from dpsynth_assets.datasets.fields import WHOLE_NUMBER, Problem
 from dpsynth_assets.datasets.standing import private_files
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import (
@@ -90,30 +90,23 @@ class Tally:
         return cls(records=sum(one.records for one in each), set_aside=set_aside)
 
 
-def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
+def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[Problem]:
     """Why nothing may be charged for these records; for the steward's terminal."""
     lost, share = tally.records - tally.read, spec.source.max_set_aside
     if not tally.read and (tally.records or spec.window is None):
-        yield SourceError(
-            expected="at least one usable record",
-            got=f"{tally.records} rows, all set aside" if tally.records else "no rows",
-            remedy="Fill the source, or point source.path at the right file.",
-        )
+        got = f"{tally.records} rows, all set aside" if tally.records else "no rows"
+        remedy = "Fill the source, or point source.path at the right file."
+        yield Problem("source.path", "at least one usable record", got, remedy)
     elif lost > share * tally.records:
-        yield SourceError(
-            field="source.max_set_aside",
-            expected=f"at most {100 * share:g} % of the records set aside",
-            got=f"{lost} of {tally.records}",
-            remedy="Fix the cause; or, if these records are not needed, declare a larger share.",
-        )
+        expected = f"at most {100 * share:g} % of the records set aside"
+        remedy = "Fix the cause; or, if these records are not needed, declare a larger share."
+        yield Problem("source.max_set_aside", expected, f"{lost} of {tally.records}", remedy)
     declared = None if spec.cohorts else spec.public_facts.records  # Of each cohort, not of all.
     if declared is not None and abs(tally.records - declared) > MAY_DIFFER * declared:
-        yield SourceError(
-            field="public_facts.records",
-            expected=f"about {declared} records (within a tenth), as public_facts.records says",
-            got=str(tally.records),
-            remedy="Correct public_facts.records, or name the version that it counts.",
-        )
+        field = "public_facts.records"
+        expected = f"about {declared} records (within a tenth), as public_facts.records says"
+        remedy = "Correct public_facts.records, or name the version that it counts."
+        yield Problem(field, expected, str(tally.records), remedy)
 
 
 def refuse_unfit(tally: Tally, spec: PrivateDatasetSpec) -> None:

@@ -34,10 +34,9 @@ def declared(records=None, epsilon=4.0, labels=0, **further):
     return private(**own | further)
 
 
-def cell(line, share, epsilon=3.0, records=4000, dataset="reviews", **costs):
-    return Measured(
-        dataset=dataset, line=line, epsilon=epsilon, records=records, share=share, rows=400, **costs
-    )
+def cell(line, share, epsilon=3.0, records=4000, dataset="reviews", **told):
+    place = {"dataset": dataset, "line": line, "epsilon": epsilon, "records": records}
+    return Measured(**place, share=share, **told)
 
 
 @pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)

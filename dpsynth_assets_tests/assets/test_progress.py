@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from rich.console import Console
 
-from dpsynth_assets.cli.progress_display import progress_lines
+from dpsynth_assets.cli.terminal import progress_lines
 from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets.orchestration.resources.progress import Progress, show_in_terminal
 

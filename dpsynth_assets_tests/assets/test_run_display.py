@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from dpsynth_assets.cli.progress_display import progress_display
+from dpsynth_assets.cli.terminal import progress_display
 from dpsynth_assets.orchestration.instance import CHARACTERS, ROWS, follow_run, show_rows
 from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets.report.cards import released_rows_path

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
+from dpsynth_assets.datasets import dataset_folders, standing
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.orchestration.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, asset_of_cohort
@@ -55,13 +55,7 @@ def budgets_now(
     Raises:
         LedgerIntegrityError: The chain is broken.
     """
-    files = standing(dataset_folders()).usable
-    specs = [
-        cohort
-        for file in files
-        if isinstance(file.spec, PrivateDatasetSpec)
-        for cohort in cohorts_of(file.spec)
-    ]
+    specs = [spec for spec, _ in standing(dataset_folders()).cohorts.values()]
     budgets = read_budgets(ledger, specs)
     names = [each.cohort for each in budgets.cohorts]
     findings = {**last_findings(names, instance), **(audited or {})}

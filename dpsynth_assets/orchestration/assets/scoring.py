@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.kept import version_of, version_of_texts
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.comparison import Compared, gap_fields, interval_rule
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.metrics.embedding_distances import (
@@ -49,8 +50,6 @@ from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import format_cell, page_address
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
-
-ProgressCallback = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
