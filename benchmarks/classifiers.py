@@ -49,9 +49,7 @@ def scored(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         made = dict(corpora(bench, arguments))
         held_out = bench.cohort.held_out.head(arguments.held_out)
     embedder, texts = TextEmbedder(), held_out["text"].to_list()
-    real = ScoredSide(
-        features=embedder.embed(texts), texts=texts, labels=held_out["label"].to_list()
-    )
+    real = ScoredSide.of(held_out, embedder.embed(texts))
     encoder = EncoderSpec(
         epochs=arguments.epochs, runs=arguments.runs, learning_rates=(2e-4,), max_tokens=64
     )

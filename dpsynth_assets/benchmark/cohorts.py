@@ -290,8 +290,7 @@ class Bench:
     def held_out(self) -> ScoredSide:
         """The held-out rows, resampled alike for all corpora."""
         held_out = self.cohort.held_out
-        texts, labels = held_out["text"].to_list(), held_out["label"].to_list()
-        return ScoredSide(features=self.embedder.embed(texts), texts=texts, labels=labels)
+        return ScoredSide.of(held_out, self.embedder.embed(held_out["text"].to_list()))
 
     def of_rows(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Any]:
         """Scores a corpus; if it is too small, `scored_rows` is 0 and structure alone is scored.
@@ -316,10 +315,9 @@ class Bench:
 
     def _measured(self, rows: pl.DataFrame, seed: int, name: str) -> dict[str, Estimate | float]:
         """Scores that there are."""
-        texts, labels = rows["text"].to_list(), rows["label"].to_list()
-        features = self.embedder.embed(texts, public=True)
+        features = self.embedder.embed(rows["text"].to_list(), public=True)
         sides = Sides(
-            corpus=ScoredSide(features=features, texts=texts, labels=labels, name=name),
+            corpus=ScoredSide.of(rows, features, name=name),
             held_out=self.held_out,
             settings=EvaluationSettings(
                 max_rows=self.scored_rows,
@@ -341,5 +339,4 @@ class Bench:
 
     def of_model(self, folder: Path) -> dict[str, float]:
         """Scores a downstream model that was trained on the records themselves."""
-        side = self.held_out
-        return downstream_model_scores(folder, side.texts, side.labels, side.features)
+        return downstream_model_scores(folder, self.held_out)

@@ -50,27 +50,21 @@ def places(spec: BenchmarkSpec) -> Iterator[Place]:
     """
     largest = max(records for _, records in spec.sizes)
     runs = {
-        (dataset, method.name): spec.sizes_of(method, dataset)
+        (dataset, line.name): spec.sizes_of(line, dataset)
         for dataset in spec.datasets
-        for method in spec.lines(dataset)
+        for line in spec.methods
     }
     most = max((n for sizes in runs.values() for n in sizes.values()), default=0)
     for seed in range(max(spec.seeds, most)):
         for dataset in spec.datasets if seed < spec.seeds else ():
-            for line in spec.references:
-                yield Place(dataset=dataset, line=line, epsilon=None, records=largest, seed=seed)
-        for epsilon, records in spec.sizes:
-            for dataset in spec.datasets:
-                for method in spec.lines(dataset):
-                    if seed >= runs[dataset, method.name].get((epsilon, records), 0):
-                        continue
-                    yield Place(
-                        dataset=dataset,
-                        line=method.name,
-                        epsilon=epsilon,
-                        records=records,
-                        seed=seed,
-                    )
+            for name in spec.references:
+                yield Place(dataset=dataset, line=name, epsilon=None, records=largest, seed=seed)
+        for size in spec.sizes:
+            epsilon, records = size
+            for (dataset, name), sizes in runs.items():
+                if seed < sizes.get(size, 0):
+                    at = {"epsilon": epsilon, "records": records, "seed": seed}
+                    yield Place(dataset=dataset, line=name, **at)
 
 
 class DatasetBench:

@@ -163,8 +163,7 @@ def _score(
     parts: dict[str, ScoredSide] = {}
     for index, (name, side) in enumerate(sides.items()):
         report(0.25 * index, f"embedding {side.height} texts ({name.replace('_', '-')})")
-        texts, labels = side["text"].to_list(), side["label"].to_list()
-        parts[name] = ScoredSide(texts=texts, labels=labels, features=embedder.embed(texts))
+        parts[name] = ScoredSide.of(side, embedder.embed(side["text"].to_list()))
     report(0.75, "scoring")
     reference = PrivateReference(source=parts["source"], held_out=parts["held_out"])
     scored = dataclasses.replace(parts["corpus"], name="synthetic")

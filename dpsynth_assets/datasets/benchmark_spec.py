@@ -154,7 +154,7 @@ class BenchmarkSpec(Declaration):
         """Every ε and number of records of a line on a dataset -> its number of runs (seeds)."""
         runs: dict[tuple[float, int], int] = {}
         for each in self.grid if line.grid is None else line.grid:
-            if each.datasets is None or dataset in each.datasets:
+            if all(own is None or dataset in own for own in (line.datasets, each.datasets)):
                 for pair in _pairs([each]):
                     runs[pair] = max(runs.get(pair, 0), each.seeds or self.seeds)
         return runs
@@ -162,13 +162,6 @@ class BenchmarkSpec(Declaration):
     def scored_rows_of(self, dataset: str) -> int:
         """Rows that every corpus of a dataset is scored on."""
         return self.datasets[dataset].scored_rows or self.scored_rows
-
-    def lines(self, dataset: str) -> Iterator[BenchmarkMethod]:
-        """Lines that run on a dataset and have a cell there."""
-        for line in self.methods:
-            runs_here = line.datasets is None or dataset in line.datasets
-            if runs_here and self.sizes_of(line, dataset):
-                yield line
 
     def public_fields(self, dataset: str, labels: Sequence[str]) -> dict[str, Any]:
         """Fields of a dataset's public base, given its labels as prompts word them."""

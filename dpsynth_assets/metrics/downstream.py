@@ -125,29 +125,22 @@ def _fit(features: np.ndarray, labels: np.ndarray, strength: float) -> Any:
     return LogisticRegression(C=strength, max_iter=ITERATIONS).fit(features, labels)
 
 
-def downstream_model_scores(
-    folder: Path,
-    held_out_texts: Sequence[str],
-    held_out_labels: Sequence[str],
-    held_out_features: np.ndarray,
-) -> dict[str, float]:
+def downstream_model_scores(folder: Path, held_out: ScoredSide) -> dict[str, float]:
     """Tests a released downstream model on real held-out records.
 
     Args:
         folder: Files of the stage `downstream_model`.
-        held_out_texts: M texts.
-        held_out_labels: M labels.
-        held_out_features: (M, d) embeddings of the texts.
+        held_out: The records.
 
     Returns:
         `accuracy` of a classifier, or `next_word_accuracy` and `next_word_perplexity`: as those
         that were trained on corpora, where shapes agree.
     """
     if (folder / LABELS_FILE).is_file():
-        predicted = np.asarray(classify(folder, held_out_features))
-        return {"accuracy": float(np.mean(predicted == np.asarray(held_out_labels)))}
+        predicted = np.asarray(classify(folder, held_out.features))
+        return {"accuracy": float(np.mean(predicted == np.asarray(held_out.labels)))}
     model, settings = load_next_word_model(folder)
-    scores = score_next_words(model, held_out_texts, settings)
+    scores = score_next_words(model, held_out.texts, settings)
     return {"next_word_accuracy": scores.accuracy, "next_word_perplexity": scores.perplexity}
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference
 
 
@@ -150,6 +152,12 @@ class ScoredSide:
     labels: Sequence[str] = field(repr=False, default=())
     seed: int = 0
     resamples: int = RESAMPLES
+
+    @classmethod
+    def of(cls, rows: "pl.DataFrame", features: np.ndarray, **named: Any) -> "ScoredSide":
+        """Rows of a table with columns `text` and `label`."""
+        texts, labels = rows["text"].to_list(), rows["label"].to_list()
+        return cls(texts=texts, labels=labels, features=features, **named)
 
     @cached_property
     def counts(self) -> np.ndarray:

@@ -235,5 +235,4 @@ def test_a_line_is_none_where_it_has_no_cell(letters):
     own = attributes(letters)["datasets"]["letters"]
     grid = [{"epsilons": [8.0], "records": [300], "datasets": ["letters"]}]
     spec = found_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
-    assert [line.name for line in spec.lines("letters")] == ["evolved"]
-    assert not list(spec.lines("notes"))
+    assert {place.dataset for place in places(spec) if place.line == "evolved"} == {"letters"}

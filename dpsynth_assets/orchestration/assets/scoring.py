@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.attacks.circumstances import files_behind
@@ -131,9 +130,7 @@ def score_corpora(
 
         def compute() -> CorpusScores:
             features = embedder().embed(texts, public=True)
-            return evaluation().scores(
-                ScoredSide(name=corpus.name, texts=texts, labels=labels, features=features)
-            )
+            return evaluation().scores(ScoredSide.of(rows, features, name=corpus.name))
 
         return kept.scores(
             version_of(version, corpus.name, version_of_texts(texts), labels), compute
@@ -201,18 +198,13 @@ def _private_reference(
     held_out = store.read_for_scoring(spec.name, "held_out")
     private = store.counted_internal(spec.name, purpose="internal evaluation", with_embeddings=True)
     return PrivateReference(
-        source=_rows(sample.records, sample.embeddings),
-        held_out=_rows(*held_out),
+        source=ScoredSide.of(sample.records, sample.embeddings),
+        held_out=ScoredSide.of(*held_out),
         canaries=read_canaries(spec),
         everywhere=ScoredSource(private=private),
         source_label_count=sample.labels,
         source_version=sample.version,
     )
-
-
-def _rows(records: pl.DataFrame, features: np.ndarray) -> ScoredSide:
-    texts, labels = records["text"].to_list(), records["label"].to_list()
-    return ScoredSide(texts=texts, labels=labels, features=features)
 
 
 def write_report(
@@ -403,8 +395,7 @@ def score_models(
         entry = last_charge(ledger, f"{spec.name}/{planned.folder}/{stage}", spec.account)
         if entry is None:
             continue
-        records, embeddings = store.read_for_scoring(spec.name, "held_out")
-        said, labels = records["text"].to_list(), records["label"].to_list()
+        held_out = ScoredSide.of(*store.read_for_scoring(spec.name, "held_out"))
         files, event, terms = releases.files(entry.reservation), entry.event, plan.terms
         rows.append(
             {
@@ -414,7 +405,7 @@ def score_models(
                 "epsilon": event and epsilon_of([event], terms.delta, terms.accountant),
                 "delta": terms.delta,
                 **dict.fromkeys(("rows", "seconds", *pictured())),
-                **downstream_model_scores(files, said, labels, embeddings),
+                **downstream_model_scores(files, held_out),
             }
         )
     return rows

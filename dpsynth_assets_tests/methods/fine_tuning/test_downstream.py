@@ -18,6 +18,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
 from dpsynth_assets.methods.fine_tuning.downstream import STAGE, NextWordInputs, next_word_settings
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.metrics.downstream import downstream_model_scores
+from dpsynth_assets.metrics.metric import ScoredSide
 from dpsynth_assets.models.next_word_model import load_next_word_model, new_next_word_model
 
 SMALL = {
@@ -47,9 +48,7 @@ def test_a_classifier_learns_labels_from_embeddings(cases, public, checkpoint):
     _, made = train(
         cases, public, checkpoint, private, task="classification", learning_rate=0.1, steps=20
     )
-    scores = downstream_model_scores(
-        made.files, records["text"].to_list(), records["label"].to_list(), features
-    )
+    scores = downstream_model_scores(made.files, ScoredSide.of(records, features))
     assert scores == {"accuracy": 1.0}
     assert made.facts["task"] == "classification"
 
@@ -57,7 +56,7 @@ def test_a_classifier_learns_labels_from_embeddings(cases, public, checkpoint):
 def test_a_causal_model_learns_words_and_is_scored_as_corpora_are(cases, public, checkpoint):
     texts = cases.records(40)["text"].to_list()
     config, made = train(cases, public, checkpoint, learning_rate=2e-2)
-    found = downstream_model_scores(made.files, texts, [], np.empty((40, 0)))
+    found = downstream_model_scores(made.files, ScoredSide(texts=texts, features=np.empty((40, 0))))
     start = new_next_word_model(next_word_settings(config))
     model, settings = load_next_word_model(made.files)
     assert settings == next_word_settings(config)
@@ -82,7 +81,7 @@ def test_the_default_rate_of_a_classifier_tells_apart_what_a_constant_cannot(
         task="classification",
         steps=DownstreamConfig().steps,
     )
-    scores = downstream_model_scores(made.files, records["text"].to_list(), labels, features)
+    scores = downstream_model_scores(made.files, ScoredSide.of(records, features))
     assert scores["accuracy"] == 1.0  # a constant: 0.6
     assert made.facts["learning_rate"] == CLASSIFIER_RATE
 
