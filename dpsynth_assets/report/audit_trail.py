@@ -386,23 +386,3 @@ def _lineage(
 def file_findings(files: Iterable[FileLineage]) -> list[Finding]:
     """Released files that cannot be followed back."""
     return [Finding(kind=FILE, subject=f.path, message=f.problem) for f in files if f.problem]
-
-
-def altered_stores(spends: Iterable[Spend], digest_now: Mapping[str, str | None]) -> list[Finding]:
-    """Stored releases that are gone, or not what the ledger sealed.
-
-    Args:
-        spends: Charges.
-        digest_now: Reservation -> SHA-256 of what is stored; None where nothing is.
-    """
-    findings = []
-    for spend in spends:
-        if spend.state != RELEASED_STATE or digest_now[spend.reservation] == spend.artifact_digest:
-            continue
-        got = "nothing" if digest_now[spend.reservation] is None else "other files"
-        message = (
-            f"Expected the stored release that ledger entry {spend.seq} sealed, got {got}. Restore "
-            "it from a backup."
-        )
-        findings.append(Finding(kind=STORE, subject=spend.asset, message=message))
-    return findings

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, cohort_name
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
@@ -18,7 +18,6 @@ from dpsynth_assets.orchestration.assets.keys import (
     AUDIT_TRAIL,
     asset_of_cohort,
     cohort_asset,
-    cohort_of_event,
     dataset_key,
 )
 from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
@@ -36,12 +35,12 @@ from dpsynth_assets.report.audit_trail import (
     FILE,
     NOT_RECORDED,
     RELEASED_STATE,
+    STORE,
     AuditTrail,
     Finding,
     Materialised,
     Spend,
     act_in_words,
-    altered_stores,
     entries_of,
     file_digests,
     file_findings,
@@ -85,7 +84,7 @@ def audit_trail(
         *(Finding(kind=CHAIN, subject=f"entry {p.seq}", message=str(p)) for p in chain.problems),
         *unmaterialised(spends, events),
         *unaccounted(everything, spends, events),
-        *altered_stores(spends, _digests(store, spends)),
+        *_altered(store, spends),
         *file_findings(files),
         *_rewritten(store, spends, events),
     ]
@@ -104,12 +103,19 @@ def audit_trail(
     )
 
 
-def _digests(store: ReleaseStore, spends: tuple[Spend, ...]) -> dict[str, str | None]:
-    return {
-        spend.reservation: store.digest(spend.reservation) if store.has(spend.reservation) else None
-        for spend in spends
-        if spend.state == RELEASED_STATE
-    }
+def _altered(store: ReleaseStore, spends: tuple[Spend, ...]) -> Iterator[Finding]:
+    """Stored releases that are gone, or not what the ledger sealed."""
+    for spend in spends:
+        if spend.state != RELEASED_STATE:
+            continue
+        there = store.has(spend.reservation)
+        if there and store.digest(spend.reservation) == spend.artifact_digest:
+            continue
+        message = (
+            f"Expected the stored release that ledger entry {spend.seq} sealed, got "
+            f"{'other files' if there else 'nothing'}. Restore it from a backup."
+        )
+        yield Finding(kind=STORE, subject=spend.asset, message=message)
 
 
 def _rewritten(
@@ -150,7 +156,7 @@ def audited_cohorts(instance: dg.DagsterInstance) -> list[str]:
     for key in instance.all_asset_keys():
         if tuple(key.path[1:]) == last:
             partitions = instance.get_materialized_partitions(key)
-            found |= {cohort_of_event(key, each) for each in partitions or (None,)}
+            found |= {cohort_name(key.path[0], each) for each in partitions or (None,)}
     return sorted(found)
 
 
@@ -357,7 +363,7 @@ def _all_of(
         page = instance.fetch_materializations(asked, limit=_PAGE, cursor=cursor)
         for record in page.records:
             key = record.asset_key
-            if key is not None and cohort_of_event(key, record.partition_key) in cohorts:
+            if key is not None and cohort_name(key.path[0], record.partition_key) in cohorts:
                 yield _claims(key, record)
         if not page.has_more:
             return
@@ -376,7 +382,7 @@ def _claims(key: dg.AssetKey, record: dg.EventLogRecord) -> Materialised:
     epsilon, head = said("epsilon", int, float), said("ledger_head", str)
     shortened = re.fullmatch(_DIGEST, head or "")
     return Materialised(
-        asset="/".join([cohort_of_event(key, record.partition_key), *key.path[1:]]),
+        asset="/".join([cohort_name(key.path[0], record.partition_key), *key.path[1:]]),
         run_id=record.run_id,
         storage_id=record.storage_id,
         reservation=said("ledger_reservation", str),

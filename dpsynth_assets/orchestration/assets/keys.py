@@ -195,11 +195,6 @@ def shown_partition(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) -> s
     return spec.part.key
 
 
-def cohort_of_event(key: dg.AssetKey, partition: str | None) -> str:
-    """Name of the cohort that an event in the log is about."""
-    return cohort_name(key.path[0], partition)
-
-
 def asset_of_cohort(cohort: str, folder: str, artifact: str) -> tuple[dg.AssetKey, str | None]:
     """Key and partition of a cohort's asset in the event log; None: it has no partitions."""
     dataset, partition = registered_part(cohort)
@@ -220,7 +215,7 @@ def finished_datasets(instance: dg.DagsterInstance, run_id: str) -> list[str]:
     ).records
     return sorted(
         {
-            cohort_of_event(record.asset_key, record.partition_key)
+            cohort_name(record.asset_key.path[0], record.partition_key)
             for record in records
             if record.asset_key is not None and tuple(record.asset_key.path[1:]) == LAST_STEP
         }
