@@ -39,7 +39,7 @@ PREPARED = ("public_corpus", "public_language_model", "text_embedder", "public_c
 """Artifacts of the public base that most methods read."""
 
 
-_NAMED_WITH = {"otherwise": [], "epsilon": None, "rows": None}
+_NAMED_WITH: dict[str, Any] = {"otherwise": [], "epsilon": None, "rows": None}
 """What names of kept results were made with beside method, settings and declared fields."""
 
 

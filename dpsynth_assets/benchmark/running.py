@@ -50,21 +50,21 @@ def places(spec: BenchmarkSpec) -> Iterator[Place]:
     """
     largest = max(records for _, records in spec.sizes)
     runs = {
-        (dataset, line.name): spec.sizes_of(line, dataset)
+        (dataset, method.name): spec.sizes_of(method, dataset)
         for dataset in spec.datasets
-        for line in spec.methods
+        for method in spec.methods
     }
     most = max((n for sizes in runs.values() for n in sizes.values()), default=0)
     for seed in range(max(spec.seeds, most)):
         for dataset in spec.datasets if seed < spec.seeds else ():
-            for name in spec.references:
-                yield Place(dataset=dataset, line=name, epsilon=None, records=largest, seed=seed)
+            for line in spec.references:
+                yield Place(dataset=dataset, line=line, epsilon=None, records=largest, seed=seed)
         for size in spec.sizes:
-            epsilon, records = size
             for (dataset, name), sizes in runs.items():
                 if seed < sizes.get(size, 0):
-                    at = {"epsilon": epsilon, "records": records, "seed": seed}
-                    yield Place(dataset=dataset, line=name, **at)
+                    yield Place(
+                        dataset=dataset, line=name, epsilon=size[0], records=size[1], seed=seed
+                    )
 
 
 class DatasetBench:

@@ -183,9 +183,9 @@ def _variable(name: str) -> str:
     return os.environ[name]
 
 
-def _refused(*told: str) -> DatasetFileError:
+def _refused(expected: str, got: str, remedy: str) -> DatasetFileError:
     """Names the variable, never its value."""
-    return DatasetFileError([Problem("attributes", *told)])
+    return DatasetFileError([Problem("attributes", expected, got, remedy)])
 
 
 def _exists(path: Path) -> bool:
