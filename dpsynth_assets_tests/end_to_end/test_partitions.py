@@ -31,7 +31,6 @@ from dpsynth_assets_tests.end_to_end.conftest import (
     keep_audits,
     private_spec,
     public_spec,
-    write_sources,
 )
 
 pytestmark = pytest.mark.slow
@@ -61,8 +60,7 @@ METHOD = {
 
 
 def write_windows(folder: Path) -> None:
-    """The tiny sources, with 400 private records dated evenly over January to April 2026."""
-    write_sources(folder)
+    """400 private records, dated evenly over January to April 2026."""
     draw = random.Random(3)
     rows = [
         {**row, "id": f"T{number}", "created": f"2026-{draw.randrange(1, 5):02d}-05"}
