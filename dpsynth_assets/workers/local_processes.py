@@ -19,8 +19,12 @@ from dpsynth_assets.paths import Folder
 from dpsynth_assets.workers.protocol import Outcome, Workers, attempt, awaited, forget, result_of
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
-_LARGE = ("torch", "polars", "transformers")
-"""Modules that take seconds to import: the server of workers imports those that are loaded here."""
+_LARGE = (
+    *("torch", "polars", "transformers"),
+    *("dpsynth_assets.sensitive.part_tasks", "dpsynth_assets.methods.registry"),
+)
+"""Modules that take a second or more to import, of shards' tasks the last two: the server of
+workers imports those that are loaded here, so that no worker does."""
 _PR_SET_PDEATHSIG = 1
 
 
