@@ -1,5 +1,6 @@
 """What every test shares: tiny models, a PostgreSQL server, and names that workers agree on."""
 
+import gc
 import os
 import pwd
 import secrets
@@ -7,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,17 @@ LONGEST_FIRST = (
     *("end_to_end", "faults", "security", "conformance", "assets", "methods"),
 )
 """Files and folders that take longest: begun last, one would run on while other workers idle."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects no garbage among what is imported: it stays, and no later collection looks at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
