@@ -19,6 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # A process would compile the package anew.
 setup: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml
+	@echo "Installing packages, about 3 GB on disk: 3 to 12 minutes, in silence."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
