@@ -247,7 +247,7 @@ def test_a_true_label_on_other_weights_is_found(house, tmp_path):
     assert problem == "files: expected the content of the paid release, got another."
 
 
-@pytest.mark.parametrize("labels", [(), ("label",), ("subject", "tone")])
+@pytest.mark.parametrize("labels", [(), ("label",), ("topic", "batch")])
 def test_published_rows_lead_back_to_what_was_released(labels):
     columns = {"text": [], "id": "id", "labels": list(labels)}
     spec = SimpleNamespace(name="letters", columns=SimpleNamespace(**columns))

@@ -76,6 +76,7 @@ def candidate_behind(rows: pl.DataFrame, name: str, method: str) -> pl.DataFrame
         or set(rows[own["method"]].to_list()) - {method}
     ):
         raise ValueError("Expected the published rows, got other rows.")
-    rows = rows.rename({column: each for each, column in there.items()})
     joined = pl.concat_str(labels, separator=LABEL_SEPARATOR, ignore_nulls=True)
-    return rows.with_columns((joined if labels else pl.lit("")).alias("label"))
+    label = (joined if labels else pl.lit("")).alias("label")
+    # Columns of labels are left behind: one may have the name of a column of the release.
+    return rows.select("text", label, *(pl.col(there[each]).alias(each) for each in there))
