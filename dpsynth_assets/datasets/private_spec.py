@@ -38,7 +38,8 @@ class PrivateDatasetSpec(Declaration):
     name: Name
     """Name of the cohort; first segment of its asset keys."""
     description: str = ""
-    """What the records are, in a sentence."""
+    """What the records are, in a public sentence, which default prompts say: another is another
+    release."""
     source: SourceSpec
     """Where the records lie."""
     shares_records_with: Name | None = None

@@ -307,8 +307,8 @@ def require_share(method: Staged[Any], target_epsilon: float) -> None:
     """
     if target_epsilon <= 0:
         raise ValueError(
-            f"Expected a budget_share for {method.name}, got none: the other releases take the "
-            "whole budget. Lower their shares in the dataset file."
+            f"Expected a part of the budget for {method.name}, got none: other releases take it. "
+            "Lower their budget_share, or raise topic_histogram.noise_std, in the dataset file."
         )
 
 

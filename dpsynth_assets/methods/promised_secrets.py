@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent, flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import SecretTerms
@@ -61,21 +62,29 @@ def kept_promises(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[KeptProm
 
 def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem]:
     """Says in a line each which promises the plan breaks; the caller names the file."""
-    if spec.secrets is None or plan.budget.secret is None:
-        return []
+    budget = plan.budget
+    cost = epsilon_of(plan.events * spec.budget.rounds, budget.delta, budget.accountant)
+    expected = f"releases that cost at most {declared(budget.epsilon)} together"
+    over = Problem("budget.epsilon", expected, epsilon_up(cost), _CHEAPER, "warning")
+    problems = [over] if cost > budget.epsilon else []
+    if spec.secrets is None or budget.secret is None:
+        return problems
     kinds = [(kind.prior, kind.posterior) for kind in spec.secrets.kinds]
-    return [
+    return problems + [
         Problem(
             file="",
             field=f"secrets.kinds.{kinds.index((promise.prior, promise.promised))}.posterior",
             expected=f"a plan that keeps a secret with prior {declared(promise.prior)} at a "
             f"posterior of at most {declared(promise.promised)}",
-            got=_what_is_told(plan, promise, plan.budget.secret),
-            remedy=_remedy(spec, plan, plan.budget.secret),
+            got=_what_is_told(plan, promise, budget.secret),
+            remedy=_remedy(spec, plan, budget.secret),
         )
         for promise in kept_promises(spec, plan)
         if not promise.kept
     ]
+
+
+_CHEAPER = "Raise it, lower a budget_share, or raise topic_histogram.noise_std."
 
 
 def _what_is_told(plan: DatasetPlan, promise: KeptPromise, secret: SecretTerms) -> str:

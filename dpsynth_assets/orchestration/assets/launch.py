@@ -196,6 +196,7 @@ def _joint_requests(
     events = [request.event for request in requests if request.event is not None]
     if spec.budget.accountant != ZCDP or not events:
         return requests
-    joint = next(request for request in requests if request.event is not None)
+    paid = [request for request in requests if request.event is not None]
+    names = ", ".join(request.asset for request in paid)
     ex_post = [request for request in requests if request.event is None]
-    return [replace(joint, event=ComposedEvent(events=tuple(events))), *ex_post]
+    return [replace(paid[0], asset=names, event=ComposedEvent(events=tuple(events))), *ex_post]
