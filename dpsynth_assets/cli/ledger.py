@@ -95,9 +95,8 @@ def verify(head: str | None = None, as_json: AsJson = False) -> None:
     open_ledger()
     url, seen = home().ledger_url, Witness(home().witness).load()
     checkpoint = Checkpoint(home().root / "ledger", url)
-    report = Ledger(url, checkpoint=checkpoint).verify(
-        head or (None if seen is None else seen.hash)
-    )
+    known = head or (None if seen is None else seen.hash)
+    report = Ledger(url, checkpoint=checkpoint).verify(known)
     if report.ok:
         told = partial(say, f"The ledger verifies: {report.entries} entries, head {report.head}")
     else:
@@ -171,7 +170,7 @@ _SPENT = {
 
 def _print(told: History) -> None:
     columns = {
-        "when": lambda line: line.recorded_at[:19],
+        "when": lambda line: line.recorded_at[:16].replace("T", " "),
         "cohort": lambda line: line.cohort,
         "asset": lambda line: line.asset,
         "mechanism": lambda line: line.mechanism,
@@ -185,7 +184,8 @@ def _print(told: History) -> None:
     }
     more = f"{told.omitted} earlier charges are counted but not listed (--last lists more)"
     caption = more if told.omitted else None
-    show_table(told.lines, columns, title="Charges", caption=caption, width=160)
+    wraps = ("cohort", "asset", "guarantee", "by")
+    show_table(told.lines, columns, title="Charges", caption=caption, wraps=wraps, width=160)
     columns = {
         "cohort": lambda spend: spend.cohort,
         **_SPENT,

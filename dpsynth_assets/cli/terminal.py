@@ -20,6 +20,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from dpsynth_assets.files.redaction import may_be_shown, redacted
+from dpsynth_assets.privacy.directed_rounding import MISSING
 
 WRONG_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -95,7 +96,7 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-_NUMBER = re.compile(r"[+]?[\d.,]+(e-?\d+)?%?|—|inf|")
+_NUMBER = re.compile(r"[+]?[\d.,]+(e-?\d+)?%?|[—–]|inf|")
 
 
 def show_table(
@@ -131,7 +132,7 @@ def show_table(
     )
     rows = list(rows)
     shown = ((name, [cell(row) for row in rows]) for name, cell in columns.items())
-    filled = {name: cells for name, cells in shown if set(map(str, cells)) != {"—"}}
+    filled = {name: cells for name, cells in shown if {*map(str, cells)} not in ({"—"}, {MISSING})}
     for name, cells in filled.items():
         numeric = all(_NUMBER.fullmatch(str(cell)) for cell in cells)
         table.add_column(

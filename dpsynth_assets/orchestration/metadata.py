@@ -11,11 +11,11 @@ import dagster as dg
 
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inputs
-from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, LedgerEntry, Reservation
-from dpsynth_assets.report.pages import left_in_words
+from dpsynth_assets.report.pages import budget_in_words
 
 SHOWN_DIGITS = 12
 
@@ -222,9 +222,8 @@ def in_words(
     return {
         "dpsynth/in_words": held,
         "dpsynth/budget": (
-            f"ε = {epsilon_up(spend.epsilon)} of {declared(spend.budget_epsilon)} spent, "
-            f"{left_in_words(spend.remaining_epsilon)}; "
-            f"guaranteed: ε = {epsilon_up(spend.guaranteed_epsilon)}"
+            budget_in_words(spend.epsilon, spend.budget_epsilon, spend.remaining_epsilon)
+            + f"; guaranteed: ε = {epsilon_up(spend.guaranteed_epsilon)}"
         ),
     }
 

@@ -52,8 +52,11 @@ def epsilon_up(value: float | None) -> str:
 
 
 def epsilon_down(value: float | None) -> str:
-    """Writes what is left of a budget as every page and command shows it; see `epsilon_up`."""
-    return _shown(value, rounded_down)
+    """Writes what is left of a budget as every page and command shows it; see `epsilon_up`.
+
+    Below 1e-6 it is a rest of floating-point arithmetic, which buys nothing: 0.
+    """
+    return "0" if value is not None and 0 < value < 1e-6 else _shown(value, rounded_down)
 
 
 def declared(value: float | None) -> str:

@@ -143,10 +143,10 @@ LEVELS = (
 
 EXPLAINED = (
     "**ε alone** is the best bound of a release by itself. **ε added** is how much it raises the "
-    "total so far, which the accountant composes from all charges. A first or small release may "
-    "add more than its ε alone, since its own best bound does not compose; many releases "
-    "together cost less than the sum of their ε alone. The privacy statement gives the guarantee "
-    "of all releases together; the card of a corpus gives that of the corpus, inputs "
+    "total so far, which the accountant composes from all charges; of a fixed plan the first adds "
+    "a whole round. A small release may add more than its ε alone, since its own best bound does "
+    "not compose; many releases together cost less than the sum of their ε alone. The privacy "
+    "statement gives the guarantee of all together; a corpus's card that of the corpus, inputs "
     "included.\n\n**who may read** names the level. A charge that stored nothing is never given "
     "back: private records may have been read under it. **builds on** names the charges behind a "
     "release by their entry in the ledger; ε of a corpus includes theirs. Releases and runs are "

@@ -13,7 +13,6 @@ from dpsynth_assets.datasets.dataset_sections import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, declared_spend
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.calibration import largest_count
-from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, is_post_processing
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger
@@ -29,7 +28,7 @@ from dpsynth_assets.privacy.ledger.schema import (
     canonical_json,
     plan_to_json,
 )
-from dpsynth_assets.report.pages import left_in_words
+from dpsynth_assets.report.pages import budget_in_words
 
 NOTHING_CHARGED = "nothing charged"
 
@@ -98,10 +97,7 @@ class CohortBudget:
     @property
     def in_words(self) -> str:
         """Spent, total and left, rounded so that none is told too favourably."""
-        return (
-            f"ε = {epsilon_up(self.spent)} of {declared(self.total)} spent, "
-            f"{left_in_words(self.left)}"
-        )
+        return budget_in_words(self.spent, self.total, self.left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from dpsynth_assets.datasets import registered_part
-from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.report.plots import data_uri, to_markdown as picture_to_markdown
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Bar(NamedTuple):
 
     def __str__(self) -> str:
         """The bar in characters, for terminals and Markdown; anything used at all is seen."""
-        full = max(int(self.bounded * _WIDTH), int(self.bounded > 0.0))
+        full = max(int(self.bounded * _WIDTH + 1e-6), int(self.bounded > 0.0))
         return _FULL * full + _EMPTY * (_WIDTH - full)
 
 
@@ -363,17 +363,9 @@ _EPSILONS = {"epsilon", "ex_post_epsilon"}
 """Columns that bound what a release tells: written rounded up, as δ is."""
 
 
-BUYS_NOTHING = 1e-6
-
-
-def left_in_words(epsilon: float | None) -> str:
-    """What is left of a budget: `0 left` where it is a rest of floating-point arithmetic.
-
-    Args:
-        epsilon: Its ε; None: the account has no bound.
-    """
-    nothing = epsilon is not None and 0 < epsilon < BUYS_NOTHING
-    return f"{'0' if nothing else epsilon_down(epsilon)} left"
+def budget_in_words(spent: float, total: float, left: float | None) -> str:
+    """ε that is spent, of a total, and left; each rounded so that none is told too favourably."""
+    return f"ε = {epsilon_up(spent)} of {declared(total)} spent, {epsilon_down(left)} left"
 
 
 def format_cell(key: str, value: Any, row: Mapping[str, Any] | None = None) -> str:

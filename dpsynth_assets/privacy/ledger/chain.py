@@ -134,7 +134,10 @@ def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = No
         seq, head, count = entry.seq, entry.hash, count + 1
         seen = seen or head == witnessed_head
     if not seen:
-        message = f"the witnessed head {witnessed_head} is gone: the tail was removed or rewritten"
+        message = (
+            f"expected the head {witnessed_head} among the entries, got none: entries were removed "
+            "or rewritten, or it is none that `dpsynth ledger verify` printed of this ledger."
+        )
         problems.append(ChainProblem(0, message))
     return VerifyReport(ok=not problems, entries=count, head=head, problems=tuple(problems))
 
