@@ -104,7 +104,7 @@ class Expectation:
         told = _percent(self.share)
         if self.factor < LEAST_FACTOR:
             return f"at most {told} (no measurement has so few records at this ε)"
-        between = f" (on public data of such a size: {_percent(self.low)} to {_percent(self.high)})"
+        between = f" (on public data: {_percent(self.low)} to {_percent(self.high)})"
         return told + ("" if self.low == self.high else between)
 
     def distance_in_words(self) -> str:

@@ -74,13 +74,13 @@ def check(
         ],
     }
     counts = Counter(problem.severity for problem in problems)
-    answer(told, as_json, lambda: _print_check(problems, len(paths)), 2 if counts["error"] else 0)
+    counted = f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings"
 
+    def show() -> None:
+        print_problems(problems, Console())
+        say(counted)
 
-def _print_check(problems: Sequence[Problem], files: int) -> None:
-    counts = Counter(problem.severity for problem in problems)
-    print_problems(problems, Console())
-    say(f"{files} files, {counts['error']} errors, {counts['warning']} warnings")
+    answer(told, as_json, show, 2 if counts["error"] else 0)
 
 
 @app.command("list")
@@ -111,13 +111,9 @@ def cohorts(as_json: AsJson = False) -> None:
             if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
                 register_partitions(instance, spec)
                 known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
-    lines = (f"{each}: {', '.join(names) or _NONE_COMPLETE}" for each, names in known.items())
-    nothing = "No dataset file declares cohorts."
-    answer(known, as_json, lambda: say(*(lines if known else [nothing])))
+    lines = [f"{each}: {', '.join(names) or 'none is complete'}" for each, names in known.items()]
+    answer(known, as_json, lambda: say(*(lines or ["No dataset file declares cohorts."])))
     _tell_refused(declared)
-
-
-_NONE_COMPLETE = "no cohort is complete yet"
 
 
 def _tell_refused(declared: Standing) -> None:
@@ -145,9 +141,10 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
 
 
 def print_problems(problems: Sequence[Problem], console: Console) -> None:
-    """Prints a line a problem, in the colour of its severity."""
+    """Prints a line a problem, in the colour of its severity; all but errors name theirs, too."""
     for problem in problems:
-        say(str(problem), style=_COLOURS[problem.severity], to=console)
+        mark = "" if problem.severity == "error" else f"{problem.severity}: "
+        say(f"{mark}{problem}", style=_COLOURS[problem.severity], to=console)
 
 
 _SUMMARY = {

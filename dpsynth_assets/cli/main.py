@@ -39,7 +39,7 @@ class Entry:
         """Imports the command, or group of commands; `name` is what it is called by."""
         module, _, attribute = self.place.partition(":")
         found = getattr(importlib.import_module(f"{_CLI}.{module}"), attribute)
-        command = typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
+        command = (typer.main.get_group if isinstance(found, typer.Typer) else _alone)(found)
         command.name = name
         return with_examples(command, name)
 
@@ -89,11 +89,11 @@ class CommandTable(OneLineGroup):
         return name, command, rest
 
 
-def _alone(function: Callable[..., None]) -> typer.Typer:
-    """The application of one function that is a command by itself."""
+def _alone(function: Callable[..., None]) -> Any:
+    """The command of one function."""
     application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     application.command()(function)
-    return application
+    return typer.main.get_command(application)
 
 
 def _examples() -> Iterator[tuple[str, tuple[str, ...]]]:

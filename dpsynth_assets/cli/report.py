@@ -136,11 +136,11 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Prints the table of methods and references, the cohort's spend, and the paths."""
-    from dpsynth_assets.metrics.registry import pictured
+    from dpsynth_assets.metrics.registry import compared
     from dpsynth_assets.report.pages import format_cell
 
     if summary["rows"]:
-        told = {metric.title: partial(_score, name) for name, metric in pictured().items()}
+        told = {metric.title: partial(_score, name) for name, metric in compared().items()}
         columns: dict[str, Callable[[Any], str]] = {
             "method": lambda row: row["name"],
             "guarantee": lambda row: row["guarantee"],

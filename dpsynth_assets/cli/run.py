@@ -87,8 +87,9 @@ def run(
     console = Console(stderr=True)
     succeeded = _materialise(spec, select or "", release, console, yes=yes)
     summary = summarise(spec)
+    told = summary if succeeded else {**summary, "rows": []}  # Those scores are of an earlier run.
     facts = {"succeeded": succeeded, **summary}
-    answer(facts, as_json, lambda: print_summary(summary), code=0 if succeeded else 1)
+    answer(facts, as_json, lambda: print_summary(told), code=0 if succeeded else 1)
 
 
 def demo(yes: bool = False) -> None:

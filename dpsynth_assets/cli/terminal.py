@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -182,22 +182,25 @@ def progress_lines(title: str, console: Console, seconds: float = SECONDS_BETWEE
 
 @contextmanager
 def _bars(console: Console, *, transient: bool = False) -> Iterator[Callable[[str], Report]]:
-    """Opens a bar for each title that it is given."""
+    """Opens a bar for each title that it is given, in the place of the one before."""
     from rich import progress as rich
 
+    # Words yield to share and time, which a narrow terminal shows whole, too.
+    words = Column(no_wrap=True, max_width=max(8, (console.width - 33) // 2))
     columns = (
-        rich.TextColumn("{task.description}"),
-        rich.BarColumn(bar_width=24),
-        rich.TextColumn("{task.percentage:>3.0f}%"),
-        rich.TimeElapsedColumn(),
-        rich.TimeRemainingColumn(),
-        rich.TextColumn("{task.fields[message]}", style="dim"),
+        rich.TextColumn("{task.description}", table_column=words),
+        rich.BarColumn(bar_width=10),
+        rich.TextColumn("{task.percentage:>3.0f}% left:"),
+        rich.TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        rich.TextColumn("{task.fields[message]}", style="dim", table_column=words),
     )
     with rich.Progress(
         *columns, console=console, refresh_per_second=4, transient=transient
     ) as bars:
 
         def bar(title: str) -> Report:
+            for earlier in bars.task_ids:  # Of a step that is over: those of a process take turns.
+                bars.update(earlier, visible=False)
             task = bars.add_task(title, total=1.0, message="")
             return lambda share, message: bars.update(task, completed=share, message=message)
 

@@ -75,7 +75,7 @@ def test_the_time_left_never_grows_while_the_share_stays_in_its_step(context, li
     [
         (0, "0 s"),
         (59, "59 s"),
-        (61, "2 min"),
+        (119, "119 s"),
         (5400, "90 min"),
         (5401, "1 h 40 min"),
         (7200, "2 h"),

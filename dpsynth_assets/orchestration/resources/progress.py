@@ -88,7 +88,7 @@ def in_lines(tell: Callable[[str], object], seconds: float) -> ProgressCallback:
 
 def in_time(seconds: float) -> str:
     """A duration in words: `40 s`, `40 min`, `7 h 40 min`, rounded up."""
-    if seconds < 60:
+    if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds <= 5400:
         return f"{math.ceil(seconds / 60)} min"
