@@ -44,7 +44,8 @@ def only(problems, file):
     """The one problem that was found: a line with file, field, expected, got and remedy."""
     assert len(problems) == 1, [str(problem) for problem in problems]
     (problem,) = problems
-    place = ": ".join(filter(None, (str(file), problem.field)))
+    parts = (str(file), problem.severity.replace("error", ""), problem.field)
+    place = ": ".join(filter(None, parts))
     assert str(problem).startswith(f"{place}: expected ")
     assert ", got " in str(problem)
     assert problem.remedy

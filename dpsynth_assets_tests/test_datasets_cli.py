@@ -114,7 +114,7 @@ def test_a_plan_that_refuses_a_method_is_a_warning_in_the_words_of_the_plan(fold
     file = write(folder, **FACTS | {"methods": [GENERATOR], "public_facts": {}})
     result = run("check", file)
     assert result.exit_code == 0
-    assert f"{file}: methods.0: expected a declared number of records" in result.output
+    assert f"{file}: warning: methods.0: expected a declared number of records" in result.output
     assert "0 errors, 1 warnings" in result.output
 
 

@@ -141,10 +141,9 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
 
 
 def print_problems(problems: Sequence[Problem], console: Console) -> None:
-    """Prints a line a problem, in the colour of its severity; all but errors name theirs, too."""
+    """Prints a line a problem, in the colour of its severity."""
     for problem in problems:
-        mark = "" if problem.severity == "error" else f"{problem.severity}: "
-        say(f"{mark}{problem}", style=_COLOURS[problem.severity], to=console)
+        say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
 _SUMMARY = {

@@ -186,8 +186,9 @@ class Problem:
     file: str = ""
 
     def __str__(self) -> str:
-        """Writes the line that the terminal shows."""
-        place = f"{self.file}: {self.field}" if self.field else self.file
+        """Writes the line that the terminal shows; all but errors name their severity."""
+        kind = "" if self.severity == "error" else f"{self.severity}: "
+        place = f"{self.file}: {kind}{self.field}" if self.field else self.file
         return f"{place}: expected {self.expected}, got {self.got}. {self.remedy}"
 
 

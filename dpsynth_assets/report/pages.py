@@ -363,7 +363,7 @@ _EPSILONS = {"epsilon", "ex_post_epsilon"}
 """Columns that bound what a release tells: written rounded up, as δ is."""
 
 
-def budget_in_words(spent: float, total: float, left: float | None) -> str:
+def budget_in_words(spent: float, total: float | None, left: float | None) -> str:
     """ε that is spent, of a total, and left; each rounded so that none is told too favourably."""
     return f"ε = {epsilon_up(spent)} of {declared(total)} spent, {epsilon_down(left)} left"
 

@@ -139,7 +139,7 @@ def facts(dataset="", base=""):
 
 def request(changes=None):
     spec = PrivateDatasetSpec.model_validate(SPEC | (changes or {}))
-    planned = plan_dataset(spec, PublicDataSpec(name="demo")).methods[0]
+    planned = plan_dataset(spec, PublicDataSpec(name="demo", domain="Letters")).methods[0]
     return stage_request(spec, planned, planned.plan.stages[0], release="1")
 
 
@@ -217,6 +217,7 @@ def test_each_field_edited_after_a_kill_does_what_the_table_says(killed):
         {"methods": [{**SPEC["methods"][0], "name": "third"}]},
         {"methods": [{"method": "mean_svt", "budget_share": 0.5, "name": "mean_uniform"}]},
         {"name": "notes"},
+        {"description": "They are old."},
         {"shares_records_with": "notes"},
         {"neighboring_relation": "replace-one"},
         {"privacy_unit": {"column": "author", "max_records": 2}},
