@@ -230,14 +230,15 @@ def _places() -> Iterator[tuple[str, str]]:
 
 def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
     """What one cohort has spent and made, by column, and when a run last wrote a result."""
-    from dpsynth_assets.methods.dataset_plan import declared_spend
-
     stores, budget = Home(home_root()), spec.budget.epsilon  # Looking creates nothing.
     corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
     results = [*(stores.reports / spec.name).glob("*.*"), *corpora]
     written = max((path.stat().st_mtime for path in results), default=0.0)
-    account = None if ledger is None else ledger.account(spec.account)
-    spend = None if ledger is None else declared_spend(spec.account, account, spec)
+    spend = None
+    if ledger is not None:  # Before a first charge nothing heavy is imported.
+        from dpsynth_assets.methods.dataset_plan import declared_spend
+
+        spend = declared_spend(spec.account, ledger.account(spec.account), spec)
     left = None if spend is None else spend.remaining_epsilon
     charged = spend is not None and spend.dataset
     following = "report" if corpora else "run" if charged else "plan"

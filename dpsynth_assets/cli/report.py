@@ -140,7 +140,11 @@ def print_summary(summary: dict[str, Any]) -> None:
     from dpsynth_assets.report.pages import format_cell
 
     if summary["rows"]:
-        told = {metric.title: partial(_score, name) for name, metric in compared().items()}
+
+        def score(name: str, row: dict[str, Any]) -> str:
+            return format_cell(name, row.get(name), row)
+
+        told = {metric.title: partial(score, name) for name, metric in compared().items()}
         columns: dict[str, Callable[[Any], str]] = {
             "method": lambda row: row["name"],
             "guarantee": lambda row: row["guarantee"],
@@ -160,12 +164,6 @@ def print_summary(summary: dict[str, Any]) -> None:
         f"{rounded_up(summary['delta'])}; guarantee as a whole: {summary['cohort_guarantee']}.",
         *(f"{name:>8}: {summary[name]}" for name in ("report", "corpora", "ledger")),
     )
-
-
-def _score(name: str, row: dict[str, Any]) -> str:
-    from dpsynth_assets.report.pages import format_cell
-
-    return format_cell(name, row.get(name), row)
 
 
 def statement(cohort: CohortName, pack: bool = False, as_json: AsJson = False) -> None:

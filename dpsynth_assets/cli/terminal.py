@@ -248,9 +248,7 @@ def described(error: BaseException) -> tuple[str, int]:
     from dpsynth_assets.records.columns import SourceError
 
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in _DAGSTER_INTERRUPTED:
-        return "Interrupted. What was charged stays charged; the next run continues from it.", (
-            INTERRUPTED
-        )
+        return "Interrupted. Charges stay; the next run continues from them.", INTERRUPTED
     if isinstance(error, _Misuse):
         return " ".join(error.format_message().split()), WRONG_REQUEST
     if isinstance(error, DatasetFileError):  # A line for each problem.

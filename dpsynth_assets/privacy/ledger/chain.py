@@ -134,11 +134,8 @@ def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = No
         seq, head, count = entry.seq, entry.hash, count + 1
         seen = seen or head == witnessed_head
     if not seen:
-        message = (
-            f"expected the head {witnessed_head} among the entries, got none: entries were removed "
-            "or rewritten, or it is none that `dpsynth ledger verify` printed of this ledger."
-        )
-        problems.append(ChainProblem(0, message))
+        why = "entries are gone or rewritten, or `dpsynth ledger verify` did not print this head"
+        problems.append(ChainProblem(0, f"expected the head {witnessed_head}, got none: {why}."))
     return VerifyReport(ok=not problems, entries=count, head=head, problems=tuple(problems))
 
 
