@@ -253,7 +253,7 @@ def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, s
         return "a known key", repr(key), suggest(key, list(fields))
     if detail["type"] == "missing":
         return "a value", "none", f"Add {key}: {meaning}".strip()
-    expected = detail["msg"].removeprefix("Input should be ")
+    expected = detail["msg"].removeprefix("Input should be ").partition(", unable to ")[0]
     got = detail["input"]
     shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
     return expected[:1].lower() + expected[1:], shown[:80], meaning or "Fix the value."
