@@ -337,7 +337,7 @@ def _row_limits(spec: PrivateDatasetSpec) -> Iterator[tuple[str, int]]:
     if planning_problems(spec):
         return
     for index, planned in enumerate(plan_dataset(spec).methods):
-        own = planned.config.model_dump(include=set(_LIMITS))
+        own = planned.method.config.model_dump(include=set(_LIMITS))
         for name in _LIMITS:
             limit = own.get(name)
             if isinstance(limit, int):

@@ -74,11 +74,6 @@ class PlannedMethod(Planned):
     method: Method[Any]
     target_epsilon: float
 
-    @property
-    def config(self) -> Any:
-        """The method's validated settings."""
-        return self.method.config
-
     @cached_property
     def writing(self) -> Writing | None:
         """How rows are written from what it released; None where a stage releases them."""

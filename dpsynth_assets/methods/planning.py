@@ -257,7 +257,7 @@ def reference_settings(plan: DatasetPlan) -> Any:
     compared with rows alike, and take as much longer to write.
     """
     if plan.predictions:
-        return plan.predictions[0].config
+        return plan.predictions[0].method.config
     of_rows = (each.writing.row_tokens for each in plan.corpora if each.writing is not None)
     longest = max((length for length in of_rows if length is not None), default=None)
     settings = MeanUniformConfig()

@@ -78,7 +78,6 @@ class TextEmbedder:
         """
         import torch
 
-        self._max_tokens = max_tokens
         self._engine = (
             _SentenceTransformerEngine(model, max_tokens)
             if model is not None or torch.cuda.is_available()

@@ -205,7 +205,9 @@ def test_every_method_of_private_prediction_is_tested_with_its_own_settings(meth
     task = key_task(declared)
     assert 0 < task.plan.tokens_per_batch <= planted_keys.PRIVATE_TOKENS
     kept = ("clip_bound", "temperature", "expected_batch_size", "logit_slack")
-    assert all(getattr(task.method.config, name) == getattr(declared.config, name) for name in kept)
+    assert all(
+        getattr(task.method.config, name) == getattr(declared.method.config, name) for name in kept
+    )
     assert task.plan.parameters["eta"] == declared.plan.parameters["eta"]
     (found,) = attack_runs.reconstruct("letters", plan, {COPYING_MODEL: CopyingModel()}, silent)
     assert found.result.passed, found.result

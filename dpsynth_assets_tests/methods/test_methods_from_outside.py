@@ -57,7 +57,7 @@ print(json.dumps({
     "told": nodes["candidate_corpus"].description,
     "code": nodes["candidate_corpus"].metadata["dagster/code_references"]
             .code_references[0].file_path,
-    "default": plan_dataset(spec).methods[0].config.rows,
+    "default": plan_dataset(spec).methods[0].method.config.rows,
     "offers": [each.settings for each in advise(spec, None, rows=30).offers
                if each.method == "public_copy"],
     "good": made.corpus["label"].eq("good").sum(),

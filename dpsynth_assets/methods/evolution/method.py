@@ -94,7 +94,7 @@ def write_rows(
                 [survivor_of[place] for place in new],
                 [names[place] for place in new],
                 degree=LAST_DEGREE,
-                seed=round_seed(_writing_seed(seed), round_number),
+                seed=round_seed(round_seed(seed, _WRITING), round_number),
                 progress=lambda share: progress(share, "writing variations of the survivors"),
             )
             texts |= dict(zip(new, map(form.read, varied), strict=True))
@@ -111,10 +111,6 @@ def write_rows(
         **judged,
     }
     return SyntheticCorpus(rows=frame, facts=facts)
-
-
-def _writing_seed(seed: int) -> int:
-    return int(np.random.SeedSequence([seed, _WRITING]).generate_state(1)[0])
 
 
 def _parents(survivor_labels: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
