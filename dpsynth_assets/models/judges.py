@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,29 +46,6 @@ class Verdict:
 
     accepted: bool
     score: float | None
-
-
-class Judge(Protocol):
-    """Accepts or rejects texts, each by itself: a verdict depends on no other text.
-
-    **Privacy** Judges see public text and rows sampled from what was released. Choosing among such
-    rows is post-processing, regardless of the judge. No judge may be given a private record.
-    """
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Public settings and thresholds (JSON values), for metadata and card."""
-
-    def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
-        """Judges N texts, in order.
-
-        Args:
-            texts: N public or released texts.
-            progress: Called with the share of texts done, in [0, 1].
-
-        Raises:
-            JudgeError: The judge gives no usable answer at all.
-        """
 
 
 MAX_TEXT_TOKENS = 1024
@@ -380,6 +357,14 @@ class EngineJudge:
         if self._prompted is None:
             return rubric_prompt(text[: _CHARACTERS_PER_TOKEN * self._max_text_tokens])
         return self._prompted.prompt_ids("", [text], self._max_text_tokens)
+
+
+Judge = LikelihoodJudge | EngineJudge
+"""Accepts or rejects texts, each by itself: a verdict depends on no other text.
+
+**Privacy** Judges see public text and rows sampled from what was released. Choosing among such rows
+is post-processing, regardless of the judge. No judge may be given a private record.
+"""
 
 
 def _prompted(engine: Engine) -> PromptedModel | None:
