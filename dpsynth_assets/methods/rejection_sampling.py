@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from dpsynth_assets.models.engines.protocol import Engine
 
-Row = TypeVar("Row", covariant=True)
+Row = TypeVar("Row")
 _JUDGING_SHARE = 0.2
 """Of a round's progress."""
 
@@ -156,19 +156,9 @@ KEPT_IF_SAID: Any = Field(default=None, description=_KEPT, exclude_if=lambda val
 """The same where ledgers have entries that say nothing of it: equal parameters are one release."""
 
 
-class RowWriter(Protocol[Row]):
-    """Writes rows of a corpus for chosen places; a pure function of places and round."""
-
-    def __call__(
-        self, places: Sequence[int], round_number: int, progress: ProgressCallback
-    ) -> Sequence[Row]:
-        """Writes one row for each place.
-
-        Args:
-            places: Ascending places of the corpus, each in [0, rows).
-            round_number: 0, 1, ...; draws from `round_seed(seed, round_number)`.
-            progress: Told the share of these rows done.
-        """
+RowWriter = Callable[[Sequence[int], int, ProgressCallback], Sequence[Row]]
+"""(ascending places, round 0, 1, ..., progress) -> one row for each place; a pure function of
+places and round, which draws from `round_seed(seed, round)`."""
 
 
 def round_seed(seed: int, round_number: int) -> int:

@@ -8,7 +8,7 @@ exactly: without VNNI or a like instruction, int8 products may saturate sums of 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from dpsynth_assets.privacy.cpu import run_alone
 
@@ -40,11 +40,9 @@ class ExactDecoderError(ValueError):
     """The exact decoder does not compute this model: expected, got, remedy in one line."""
 
 
-class IntegerProduct(Protocol):
-    """y = (q W^T) scaled by output channel, with int8 weights W and 8-bit activations q."""
-
-    def __call__(self, activations: "torch.Tensor") -> "torch.Tensor":
-        """Maps uint8 (T, in) to float32 (T, out); row t depends on row t alone."""
+IntegerProduct = Callable[["torch.Tensor"], "torch.Tensor"]
+"""y = (q W^T) scaled by output channel, with int8 weights W and 8-bit activations q: maps uint8
+(T, in) to float32 (T, out); row t depends on row t alone."""
 
 
 class Int8Product:
