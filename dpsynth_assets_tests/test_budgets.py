@@ -34,6 +34,7 @@ from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 from dpsynth_assets_tests.assets.declared_cases import letters, pay_for
 from dpsynth_assets_tests.children import dpsynth
+from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.privacy.ledger_cases import release
 
 BUDGET = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3}
@@ -41,7 +42,9 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
-def ledger(tmp_path, monkeypatch):
+def ledger(tmp_path, tmp_path_factory, monkeypatch):
+    """In a home that has planned the demo's datasets."""
+    keep_demo_plans(tmp_path_factory, tmp_path)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_DATASETS"):
