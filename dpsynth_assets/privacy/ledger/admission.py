@@ -230,8 +230,10 @@ def _overspend(
         f"ε={rounded_up(alone, form)} alone, adds ε={rounded_up(asked, form)} to the total, "
         f"remaining ε={rounded_down(left, form)} of {rounded_down(terms.epsilon, form)} "
         f"(δ={declared(terms.delta)}); the total would be ε={rounded_up(total, form)}{order}. "
-        "Nothing was charged. Earlier releases are free under their names and settings. For a new "
-        "one lower its budget_share (topic_histogram: raise noise_std) or raise budget.epsilon."
+        "Nothing was charged. Earlier releases stay valid and can be used again at no charge, by "
+        "their names and settings. For a new release, lower its budget_share (of topic_histogram: "
+        "raise noise_std) or raise budget.epsilon in the dataset file; budget.rounds, declared "
+        "before the first release, divides ε among the planned rounds."
     )
 
 
