@@ -23,6 +23,7 @@ from dpsynth_assets.datasets import (
     dataset_folders,
     standing,
 )
+from dpsynth_assets.datasets.cohort_registry import name_in_file
 from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
 from dpsynth_assets.paths import Home, home, home_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
@@ -152,9 +153,7 @@ def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> Privat
 
 def _refuse_shared_records(spec: PrivateDatasetSpec, files: Sequence[DatasetFile]) -> None:
     """Refuses a cohort whose records another file reads under an account of its own."""
-    from dpsynth_assets.orchestration.instance import in_graph
-
-    mine = [file for file in files if file.spec.name == in_graph(spec)]
+    mine = [file for file in files if file.spec.name == name_in_file(spec)]
     if problems := shared_record_problems(mine, files):
         raise DatasetFileError(problems)
 

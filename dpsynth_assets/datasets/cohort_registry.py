@@ -81,6 +81,11 @@ def cohort_name(dataset: str, key: str | None) -> str:
     return dataset if key is None else f"{dataset}_{key}"
 
 
+def name_in_file(spec: PrivateDatasetSpec) -> str:
+    """Name in the dataset file, and first part of asset keys: a cohort has its dataset's."""
+    return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
+
+
 def registered_part(name: str) -> tuple[str, str | None]:
     """Dataset and key of a registered cohort; the name itself and None where it is none."""
     for place in sorted(_folder().glob("*.jsonl")):

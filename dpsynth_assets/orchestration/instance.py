@@ -15,7 +15,8 @@ import polars as pl
 import typer
 from rich.console import Console
 
-from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.cohort_registry import name_in_file
 from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
 from dpsynth_assets.paths import home
 
@@ -103,7 +104,7 @@ def selected_assets(selection: str, spec: PrivateDatasetSpec, graph: Any) -> lis
     """
     import dagster as dg
 
-    cohort, dataset = spec.name, in_graph(spec)
+    cohort, dataset = spec.name, name_in_file(spec)
     whole = f'+key:"{dataset}/*"'
     asked = _own_key(cohort).sub(dataset, selection.strip()) or whole
     names = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
@@ -132,13 +133,8 @@ def selected_assets(selection: str, spec: PrivateDatasetSpec, graph: Any) -> lis
 
 def name_in_ledger(key: "AssetKey", spec: PrivateDatasetSpec) -> list[str]:
     """Parts of the name that the ledger has for an asset of a run of one cohort."""
-    own = key.path[0] == in_graph(spec)
+    own = key.path[0] == name_in_file(spec)
     return [spec.name if own else key.path[0], *key.path[1:]]
-
-
-def in_graph(spec: PrivateDatasetSpec) -> str:
-    """First part of the keys of a cohort's assets."""
-    return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
 
 
 def _own_key(cohort: str) -> re.Pattern[str]:
