@@ -104,8 +104,7 @@ def _written(value: float | None, form: str, rounding: str) -> str:
     if not exact:
         return f"{0.0:{form}}"
     kept = max(1, digits) if style == "g" else digits + 1
-    step = Decimal(1).scaleb(exact.adjusted() - kept + 1)
-    return _significant(exact.quantize(step, rounding, _EXACT), style, kept)
+    return _significant(Context(prec=kept, rounding=rounding).plus(exact), style, kept)
 
 
 def _significant(rounded: Decimal, style: str, kept: int) -> str:
@@ -113,19 +112,13 @@ def _significant(rounded: Decimal, style: str, kept: int) -> str:
     exponent = rounded.adjusted()
     if style == "g" and -5 < exponent < kept:
         return _without_zeros(f"{rounded:f}")
-    mantissa = f"{rounded.scaleb(-exponent, _EXACT):f}"
-    mantissa = _without_zeros(mantissa) if style == "g" else _cut(mantissa, kept)
+    mantissa, _, _ = f"{rounded:.{kept - 1}e}".partition("e")
+    mantissa = _without_zeros(mantissa) if style == "g" else mantissa
     return f"{mantissa}e{exponent:+03d}"
 
 
 def _without_zeros(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _cut(mantissa: str, kept: int) -> str:
-    """Drops the zero that a carry (9.96 to 10.0) leaves as a digit too many."""
-    sign = mantissa.startswith("-")
-    return mantissa[: kept + sign + (1 if kept > 1 else 0)]
 
 
 def _decimal(value: float) -> Decimal:
