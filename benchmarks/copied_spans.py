@@ -35,7 +35,7 @@ def main() -> None:
         texts = pl.read_parquet(data / f"{name}.parquet")["text"].drop_nulls().to_list()
         random.shuffle(texts)
         private, others = texts[: arguments.records], texts[arguments.records :]
-        carriers, seen = others[: arguments.spans], HeldRecords(texts=private)
+        carriers, seen = others[: arguments.spans], [HeldRecords(texts=private)]
         print(f"{name}: {verbatim_share(carriers, seen, public):.3f} of carriers alone")
         for length in LENGTHS:
             pasted = [paste(carrier, private, length, random) for carrier in carriers]

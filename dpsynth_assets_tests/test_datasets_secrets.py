@@ -98,7 +98,7 @@ def test_a_replaced_record_is_two_steps_of_a_cohort_whose_records_come_or_go(
     assert budget_terms(declared).secret.occurrences == steps * 4
     removed = adjacency == "removal"
     expected = NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
-    assert declared.secrets.promise.relation is expected
+    assert declared.secrets.relation is expected
 
 
 def test_without_secrets_the_ledger_is_told_nothing():

@@ -32,10 +32,9 @@ word.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -96,34 +95,14 @@ def _word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest())
 
 
-class SourceRecords(Protocol):
-    """Private records, wherever they lie, among which copies are counted.
-
-    Where records are in shards, all records of a unit are in one of them, so the counts of all
-    shards add up to those of the whole.
-    """
-
-    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """Counts the private units that hold each span.
-
-        Args:
-            candidates: uint64 (C,) hashes of spans, sorted and distinct.
-            words: Words a span.
-
-        Returns:
-            int64 (C,).
-        """
-
-    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
-        """Counts the private records close to each row: (N, d) unit embeddings -> int64 (N,)."""
-
-
 BLOCK_ROWS = 1_024
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldRecords:
-    """Records in memory, or in a mapped file.
+    """Private records of one shard, in memory or in a mapped file.
+
+    All records of a unit are in one shard, so counts of all shards add up to those of the whole.
 
     Attributes:
         texts: Private records.
@@ -136,7 +115,14 @@ class HeldRecords:
     features: np.ndarray | None = field(repr=False, default=None)
 
     def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """See `SourceRecords`.
+        """Counts the private units that hold each span.
+
+        Args:
+            candidates: uint64 (C,) hashes of spans, sorted and distinct.
+            words: Words a span.
+
+        Returns:
+            int64 (C,).
 
         Raises:
             ValueError: Units and records differ in number.
@@ -150,7 +136,7 @@ class HeldRecords:
         return np.bincount(pairs // unit_count, minlength=len(candidates))
 
     def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
-        """See `SourceRecords`.
+        """Counts the private records close to each row: (N, d) unit embeddings -> int64 (N,).
 
         Raises:
             ValueError: There are no embeddings.
@@ -222,14 +208,14 @@ NEAR_DUPLICATE_COSINE = 0.95
 
 def verbatim_share(
     texts: Sequence[str],
-    private: SourceRecords,
+    private: Iterable[HeldRecords],
     public_texts: Sequence[str],
 ) -> float:
     """Share of texts that repeat a span particular to few private units; 0 for an empty corpus.
 
     Args:
         texts: The synthetic corpus.
-        private: The records that may have been copied.
+        private: The records that may have been copied, by shards, which are read several times.
         public_texts: Documents whose spans are no leak.
 
     **Privacy** Internal: computed from private records without noise.
@@ -255,14 +241,14 @@ class CopiedSpan:
 
 def copied_spans(
     texts: Sequence[str],
-    private: SourceRecords,
+    private: Iterable[HeldRecords],
     public_texts: Sequence[str],
 ) -> list[CopiedSpan]:
     """Lists every span that `verbatim_share` finds, for the steward's eyes.
 
     Args:
         texts: The synthetic corpus.
-        private: The records that may have been copied.
+        private: The records that may have been copied, by shards, which are read several times.
         public_texts: Documents whose spans are no leak.
 
     Returns:
@@ -295,7 +281,7 @@ def _runs(block: WordBlock, starts: np.ndarray) -> Iterator[tuple[int, int, int]
         yield run[0], run[1], run[2]
 
 
-def near_duplicate_share(features: np.ndarray, private: SourceRecords) -> float:
+def near_duplicate_share(features: np.ndarray, private: Iterable[HeldRecords]) -> float:
     """Share of rows with a private record whose cosine is at least `NEAR_DUPLICATE_COSINE`.
 
     Texts of one template are near duplicates of each other, so the figure says something only
@@ -303,23 +289,23 @@ def near_duplicate_share(features: np.ndarray, private: SourceRecords) -> float:
 
     Args:
         features: (N, d) unit embeddings of the synthetic corpus.
-        private: The records that may have been copied.
+        private: The records that may have been copied, by shards, which are read several times.
 
     **Privacy** Internal: computed from private records without noise.
     """
     if len(features) == 0:
         return 0.0
-    close = private.close_records(features, NEAR_DUPLICATE_COSINE)
-    return int((close > 0).sum()) / len(features)
+    close = [each.close_records(features, NEAR_DUPLICATE_COSINE) for each in private]
+    return int((np.sum(close, axis=0) > 0).sum()) / len(features)
 
 
 def _copied_starts(
-    block: WordBlock, private: SourceRecords, public_texts: Sequence[str]
+    block: WordBlock, private: Iterable[HeldRecords], public_texts: Sequence[str]
 ) -> np.ndarray:
     """Finds the first words of a block's particular spans: int64 (S,), in order."""
     hashes, starts = block.spans(SPAN_WORDS)
     candidates = np.unique(hashes)
-    holders = private.span_holders(candidates, SPAN_WORDS)
+    holders = _holders(private, candidates, SPAN_WORDS)
     public = in_public(candidates, SPAN_WORDS, public_texts)
     leaked = candidates[(holders > 0) & (holders <= MOST_UNITS) & ~public]
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
@@ -328,6 +314,11 @@ def _copied_starts(
     common = _common_words(block, private, public_texts)
     everyday = _everyday_words(block, public_texts)
     return suspects[~_composed(suspects, common, common | everyday)]
+
+
+def _holders(private: Iterable[HeldRecords], candidates: np.ndarray, words: int) -> np.ndarray:
+    """Counts the private units of all shards that hold each span: int64 (C,)."""
+    return np.sum([each.span_holders(candidates, words) for each in private], axis=0)
 
 
 def _composed(starts: np.ndarray, common: np.ndarray, at_an_end: np.ndarray) -> np.ndarray:
@@ -339,13 +330,13 @@ def _composed(starts: np.ndarray, common: np.ndarray, at_an_end: np.ndarray) -> 
 
 
 def _common_words(
-    block: WordBlock, private: SourceRecords, public_texts: Sequence[str]
+    block: WordBlock, private: Iterable[HeldRecords], public_texts: Sequence[str]
 ) -> np.ndarray:
     """Marks the words of a block that are in a common piece: bool (W,)."""
     hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
     public = in_public(candidates, PIECE_WORDS, public_texts)
-    common = candidates[public | (private.span_holders(candidates, PIECE_WORDS) > MOST_UNITS)]
+    common = candidates[public | (_holders(private, candidates, PIECE_WORDS) > MOST_UNITS)]
     pieces = starts[np.isin(hashes, common)]
     covered = np.zeros(len(block.words), dtype=bool)
     for offset in range(PIECE_WORDS):

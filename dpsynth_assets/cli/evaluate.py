@@ -172,7 +172,7 @@ def _score(
     real, scores = evaluation.real_scores(), evaluation.scores(scored)
     # The maker of the corpus may have read every real row.
     seen = HeldRecords(texts=[*source["text"], *held_out["text"]])
-    copied = verbatim_share(scored.texts, seen, public_texts)
+    copied = verbatim_share(scored.texts, [seen], public_texts)
     values = {**scores.values, VERBATIM_SHARE.name: copied}
     table = [real, dataclasses.replace(scores, values=values)]
     return table, {"embedder": embedder.name, "evaluation": settings.to_json()}

@@ -19,7 +19,6 @@ from dpsynth_assets.datasets.fields import (
 )
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 
 _OWN = {
     "presidio": ("entity", "min_score"),
@@ -78,13 +77,6 @@ class SecretKindSpec(Declaration):
     """Made-up values of this kind, public, planted in public text to measure how many the detector
     misses. Empty: invented ones, for entities whose look is known."""
 
-    @property
-    def budget(self) -> SecretBudget:
-        """The budget as the privacy code knows it."""
-        return SecretBudget(
-            kind=self.name, prior=self.prior, posterior=self.posterior, max_records=self.max_records
-        )
-
     def refusals(self) -> Iterator[Refusal]:
         """A bound that no release can keep, fields of another detector, a broken pattern."""
         if self.posterior <= self.prior:
@@ -119,25 +111,29 @@ class SecretsSpec(Declaration):
     measured)."""
 
     @property
-    def promise(self) -> SecretPromise:
-        """The bound promised, as the privacy code takes it."""
+    def relation(self) -> NeighboringRelation:
+        """The neighbours of a secret."""
         removed = self.adjacency == "removal"
-        return SecretPromise(
-            budgets=tuple(kind.budget for kind in self.kinds),
-            relation=(
-                NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
-            ),
-            public_incidence=self.public_incidence or "",
-        )
+        return NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
+
+    @property
+    def max_records(self) -> int:
+        """Records that hold one secret of any kind, at most."""
+        return max(kind.max_records for kind in self.kinds)
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Every different (p, r), in declared order."""
+        return tuple(dict.fromkeys((kind.prior, kind.posterior) for kind in self.kinds))
 
     def refusals(self) -> Iterator[Refusal]:
         """Kinds of one name."""
         yield from twice("kinds", [kind.name for kind in self.kinds], "Rename one of them.")
 
 
-def incidence_digest(promise: SecretPromise) -> str:
+def incidence_digest(secrets: SecretsSpec) -> str:
     """Identity of the declared file: another one is another plan. "" where none is declared."""
-    if not promise.public_incidence:
+    if not secrets.public_incidence:
         return ""
-    path = Path(promise.public_incidence).expanduser()
+    path = Path(secrets.public_incidence).expanduser()
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"

@@ -34,6 +34,7 @@ from dpsynth_assets.attacks.audits.audit import (
 )
 from dpsynth_assets.attacks.audits.shared_passes import random_llama
 from dpsynth_assets.attacks.membership import CANARIES, DELTA, fair_coins, judge_scores
+from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
@@ -56,7 +57,6 @@ from dpsynth_assets.privacy.guarantees import PrivacyUnit
 from dpsynth_assets.privacy.lattice import Lattice
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
-from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.workers import Here
 
 if TYPE_CHECKING:
@@ -119,9 +119,8 @@ CLUSTERS = PublicClusters(
     counts=np.full(CANARIES, PUBLIC_COUNT),
     labels=np.zeros(CANARIES, dtype=np.int64),
 )
-PROMISE = SecretPromise(
-    budgets=(SecretBudget(kind="canary", prior=0.01, posterior=0.1, max_records=1),)
-)
+CANARY = {"name": "canary", "detector": "column", "column": "id", "max_records": 1}
+PROMISE = SecretsSpec.model_validate({"kinds": [{**CANARY, "prior": 0.01, "posterior": 0.1}]})
 RELEASES = ClusterReleases(
     record_level=True,
     terms=_terms(secrets=PROMISE),

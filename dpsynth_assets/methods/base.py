@@ -19,6 +19,7 @@ from dpsynth_assets.datasets.public_spec import (
     EngineSpec,
     LanguageModelSpec,
 )
+from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.inputs import PublicInputs
@@ -33,7 +34,6 @@ from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.row_rules import TextForm, schema_parameters
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
-from dpsynth_assets.privacy.secret_noise import SecretPromise
 
 
 class MethodConfig(Declaration):
@@ -103,7 +103,7 @@ class CohortTerms:
     generator: ConditionalGeneratorSpec | None = None
     domain: str = ""
     json_schema: str | None = None
-    secrets: SecretPromise | None = None
+    secrets: SecretsSpec | None = None
     secret_share: float | None = None
     account: str = ""
 

@@ -229,7 +229,7 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
         generator=None if base is None else base.conditional_generator,
         domain="" if base is None else base.domain,
         json_schema=None if schema is None else json.dumps(schema, sort_keys=False),
-        secrets=None if spec.secrets is None else spec.secrets.promise,
+        secrets=spec.secrets,
     )
 
 
@@ -301,7 +301,7 @@ def secret_terms(spec: PrivateDatasetSpec) -> SecretTerms | None:
     """
     if spec.secrets is None:
         return None
-    promise = spec.secrets.promise
+    promise = spec.secrets
     (prior, posterior), *others = promise.bounds
     replaced = promise.relation is NeighboringRelation.REPLACE_ONE
     steps = 2 if replaced and spec.neighboring_relation is not promise.relation else 1

@@ -8,7 +8,7 @@ mechanism read; copying is measured against the *source* records, which mechanis
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from dpsynth_assets.attacks.overlap import (
     NEAR_DUPLICATE_COSINE,
     SPAN_WORDS,
     HeldRecords,
-    SourceRecords,
 )
 from dpsynth_assets.datasets.evaluation_section import EncoderSpec, NextWordSettings
 from dpsynth_assets.datasets.fields import Declaration
@@ -109,15 +108,15 @@ class PrivateReference:
     source: ScoredSide
     held_out: ScoredSide
     canaries: Sequence[str] = field(repr=False, default=())
-    everywhere: SourceRecords | None = field(repr=False, default=None)
+    everywhere: Iterable[HeldRecords] | None = field(repr=False, default=None)
     source_label_count: int | None = field(repr=False, default=None)
     source_version: str = field(repr=False, default="")
 
     @property
-    def searched(self) -> SourceRecords:
+    def searched(self) -> Iterable[HeldRecords]:
         """All source records, which copies are looked for in."""
         own = HeldRecords(texts=self.source.texts, features=self.source.features)
-        return self.everywhere or own
+        return self.everywhere or [own]
 
     @property
     def has_labels(self) -> bool:

@@ -146,62 +146,6 @@ def secret_noise_std(
     return high
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecretBudget:
-    """The bound promised to every secret of one kind.
-
-    Attributes:
-        kind: Public name of the kind, e.g. `email`.
-        prior: p in (0, 1): largest chance of naming a secret before anything is released.
-        posterior: r in (p, 1): largest chance afterwards.
-        max_records: m >= 1: records that hold one secret of this kind, at most. Declared, never
-            counted (errata B-004.7): a secret in more records keeps the weaker bound of its own.
-    """
-
-    kind: str
-    prior: float
-    posterior: float
-    max_records: int
-
-    def __post_init__(self) -> None:
-        """Refuses budgets that bound nothing."""
-        check_bounds(self.prior, self.posterior)
-        if self.max_records < 1:
-            raise ValueError(f"Expected max_records >= 1 for {self.kind}, got {self.max_records}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SecretPromise:
-    """The bounds that a cohort promises to its secrets; all public.
-
-    Attributes:
-        budgets: One for each kind, at least one.
-        relation: ADD_REMOVE: a neighbour lacks every record that holds the secret. REPLACE_ONE:
-            those records are there with other content.
-        public_incidence: File that declares which record holds which secret; "" where that is
-            private, as it should be.
-    """
-
-    budgets: tuple[SecretBudget, ...]
-    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
-    public_incidence: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuses a promise without kinds of secrets."""
-        if not self.budgets:
-            raise ValueError("Expected at least one kind of secret, got none.")
-
-    @property
-    def max_records(self) -> int:
-        """Records that hold one secret of any kind, at most."""
-        return max(budget.max_records for budget in self.budgets)
-
-    @property
-    def bounds(self) -> tuple[tuple[float, float], ...]:
-        """Every different (p, r), in declared order."""
-        return tuple(dict.fromkeys((each.prior, each.posterior) for each in self.budgets))
-
-
 def secret_weights(
     records_of_secret: Sequence[np.ndarray], capacities: Sequence[float], records: int
 ) -> np.ndarray:

@@ -251,12 +251,11 @@ def store_key(files: PrivateFiles, base: Folder) -> bytes:
 
 def refuse_unmatched(spec: PrivateDatasetSpec, prints: Prints, key: bytes) -> None:
     """Refuses listed ids that no record has: a record under another spelling would be certain."""
-    promise = None if spec.secrets is None else spec.secrets.promise
-    if promise is None or not promise.public_incidence:
+    if spec.secrets is None or not spec.secrets.public_incidence:
         return
     from dpsynth_assets.methods.evolution.secret_incidence import read_public_incidence
 
-    listed = id_prints(read_public_incidence(promise).record_ids, key)
+    listed = id_prints(read_public_incidence(spec.secrets).record_ids, key)
     if not np.isin(listed, NONE if prints.ids is None else prints.ids).all():
         raise PrivacyError(
             "secrets.public_incidence: expected ids of records of the dataset, got ids of no "

@@ -280,7 +280,7 @@ def reading_digest(spec: PrivateDatasetSpec) -> str:
             spec.neighboring_relation,
             spec.public_facts.slots,
             spec.held_out_fraction,
-            "" if spec.secrets is None else incidence_digest(spec.secrets.promise),
+            "" if spec.secrets is None else incidence_digest(spec.secrets),
         ]
     )
 

@@ -6,9 +6,8 @@ records, by a keyed hash of each one's id: it is the same for any number of shar
 **Privacy** Internal: everything here is computed from private records without noise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -17,43 +16,34 @@ from dpsynth_assets.attacks.overlap import HeldRecords
 from dpsynth_assets.files.kept import array_version, version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.records.record_filters import CANONICAL, Purpose, hash_rows
+from dpsynth_assets.sensitive.store import StoredRecords
 
 _KEY, _PLACE = "__key", "__place"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredSource:
-    """What corpora are searched for copies of.
+    """The source split that corpora are searched for copies of: one shard is held at a time.
 
     Attributes:
-        private: The records, whole or in shards.
+        store: Where the records are.
+        dataset: Whose they are.
         by_unit: Whether records of a unit count once.
+        with_embeddings: Whether close records are counted, too.
     """
 
-    private: PrivateInputs = field(repr=False)
+    store: StoredRecords
+    dataset: str
     by_unit: bool = False
+    with_embeddings: bool = False
 
-    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """See `attacks.overlap.SourceRecords`."""
-        count = partial(_span_holders, candidates=candidates, words=words, by_unit=self.by_unit)
-        return self.private.counted(count)
-
-    def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
-        """See `attacks.overlap.SourceRecords`."""
-        count = partial(_close_records, features=features, cosine=cosine)
-        return self.private.counted(count)
-
-
-def _span_holders(
-    private: PrivateInputs, *, candidates: np.ndarray, words: int, by_unit: bool
-) -> np.ndarray:
-    units = private.records["unit_id"].to_list() if by_unit else None
-    held = HeldRecords(texts=private.records["text"].to_list(), units=units)
-    return held.span_holders(candidates, words)
-
-
-def _close_records(private: PrivateInputs, *, features: np.ndarray, cosine: float) -> np.ndarray:
-    return HeldRecords(features=private.embeddings).close_records(features, cosine)
+    def __iter__(self) -> Iterator[HeldRecords]:
+        """Reads the shards, every time anew."""
+        embedded = self.with_embeddings
+        for some in self.store.each_for_scoring(self.dataset, "source", with_embeddings=embedded):
+            units = some.records["unit_id"].to_list() if self.by_unit else None
+            texts = some.records["text"].to_list()
+            yield HeldRecords(texts=texts, units=units, features=some.embeddings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ DPSYNTH_SENSITIVE_URL the files are in an object store (`sealed_objects.py`), ne
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -52,9 +51,9 @@ from dpsynth_assets.sensitive.record_parts import (
 )
 from dpsynth_assets.sensitive.stored_parts import StoredParts, new_folder
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
-from dpsynth_assets.workers import LocalWorkers, Workers
+from dpsynth_assets.workers import Workers
 
-InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
+InternalPurpose = Literal["embed records", "find secrets", "internal evaluation"]
 _PASSES = "passes"
 
 
@@ -194,24 +193,13 @@ class StoredRecords:
         del purpose  # Stated at the call site, where a reviewer and a test look for it.
         return self._read(dataset, split, with_embeddings=with_embeddings)
 
-    def counted_internal(
-        self, dataset: str, *, purpose: InternalPurpose, with_embeddings: bool = False
-    ) -> PrivateInputs:
-        """Gives an internal stage the source split to count, by `PrivateInputs.counted` alone.
-
-        Where there are several shards, this process reads one after the other.
-        """
-        if len(places := self.parts(dataset).places) > 1:
-            return in_parts(StoredParts(places, LocalWorkers(), with_embeddings))
-        return self.read_internal(
-            dataset, "source", purpose=purpose, with_embeddings=with_embeddings
-        )
-
-    def each_for_scoring(self, dataset: str, split: Split) -> Iterator[PrivateInputs]:
-        """Records and embeddings of a split, shard by shard, for internal evaluation."""
-        self._require(dataset, split, with_embeddings=True)
+    def each_for_scoring(
+        self, dataset: str, split: Split, *, with_embeddings: bool = True
+    ) -> Iterator[PrivateInputs]:
+        """Records of a split, shard by shard, for internal evaluation."""
+        self._require(dataset, split, with_embeddings=with_embeddings)
         for place in self.parts(dataset).places:
-            yield read_part(place, split, with_embeddings=True)
+            yield read_part(place, split, with_embeddings=with_embeddings)
 
     def read_for_scoring(self, dataset: str, split: Split) -> tuple[pl.DataFrame, np.ndarray]:
         """Records and embeddings of a split, for internal evaluation."""
@@ -321,7 +309,8 @@ class StoredRecords:
         parts = StoredParts(
             places, workers, with_embeddings, exchange, release, gpus, require_charged
         )
-        return replace(in_parts(parts), passes=self.passes(dataset, reservation))
+        nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
+        return PrivateInputs(records=nothing, parts=parts, passes=self.passes(dataset, reservation))
 
     @staticmethod
     def _require_charge(dataset: str, ledger: Ledger, reservation: Reservation) -> None:
@@ -374,9 +363,3 @@ class StoredRecords:
     @property
     def _files(self) -> PrivateFiles:
         return files_below(self.base)
-
-
-def in_parts(parts: StoredParts) -> PrivateInputs:
-    """Inputs whose records are in shards, and nowhere else."""
-    nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
-    return PrivateInputs(records=nothing, parts=parts)

@@ -92,7 +92,7 @@ class Records(SensitiveStore):
         known = rows.with_columns(record_id=pl.Series(ids), unit_id=pl.Series(ids))
         return PrivateInputs(records=known, embeddings=embeddings)
 
-    def each_for_scoring(self, dataset, split):
+    def each_for_scoring(self, dataset, split, *, with_embeddings=True):
         yield self.read_internal(dataset, split, purpose="internal evaluation")
 
 

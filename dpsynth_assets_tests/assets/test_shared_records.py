@@ -136,7 +136,7 @@ def listing(folder, ids):
 
 def test_listed_ids_are_canonical_and_each_is_the_id_of_a_record(tmp_path, store):
     spec = listing(tmp_path, ["7", " 8 ", "9.0"])
-    assert read_public_incidence(spec.secrets.promise).record_ids == ("7", "8", "9")
+    assert read_public_incidence(spec.secrets).record_ids == ("7", "8", "9")
     assert refusal(spec, store) is None
     message = refusal(listing(tmp_path, ["7", "R8"]), store)
     assert "expected ids of records of the dataset" in message

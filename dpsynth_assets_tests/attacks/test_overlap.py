@@ -20,7 +20,7 @@ def _private(extra=()):
 
 
 def _share(texts, private, public=PUBLIC, units=None):
-    return verbatim_share(texts, HeldRecords(texts=private, units=units), public)
+    return verbatim_share(texts, [HeldRecords(texts=private, units=units)], public)
 
 
 def _leaks(text, private=None, public=PUBLIC, units=None):
@@ -147,6 +147,6 @@ def test_units_must_match_records_and_the_message_shows_no_text():
 def test_near_duplicates_are_rows_within_the_cosine():
     private = np.eye(4, dtype=np.float32)
     tilted = np.array([[0.96, 0.28, 0, 0], [0.6, 0.8, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
-    assert near_duplicate_share(tilted, HeldRecords(features=private)) == pytest.approx(2 / 3)
-    assert near_duplicate_share(tilted, HeldRecords(features=private[:0])) == 0.0
-    assert near_duplicate_share(tilted[:0], HeldRecords(features=private)) == 0.0
+    assert near_duplicate_share(tilted, [HeldRecords(features=private)]) == pytest.approx(2 / 3)
+    assert near_duplicate_share(tilted, [HeldRecords(features=private[:0])]) == 0.0
+    assert near_duplicate_share(tilted[:0], [HeldRecords(features=private)]) == 0.0

@@ -9,12 +9,13 @@ import types
 import polars as pl
 import pytest
 
-from dpsynth_assets.attacks.overlap import HeldRecords, verbatim_share
+from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.orchestration.checks import GATE, PAID_FOR, Candidate, evaluate_conditions
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.sensitive.scored_source import ScoredSource
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 from dpsynth_assets_tests.stored import write_records
 
@@ -92,8 +93,7 @@ def gate(spec, rows, ledger):
 
 def comparing_gate(spec, rows, ledger):
     """The planted bug: it looks for copied spans in the records of this installation."""
-    private = SensitiveStore().counted_internal(spec.name, purpose="a test").records["text"]
-    seen = HeldRecords(texts=private.to_list())
+    seen = ScoredSource(store=SensitiveStore(), dataset=spec.name)
     copies = verbatim_share(rows.rows["text"].to_list(), seen, PUBLIC)
     return gate(spec, rows, ledger) | {"no_copied_span": not copies}
 

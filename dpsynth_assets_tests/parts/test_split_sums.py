@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
+from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
@@ -25,7 +26,7 @@ from dpsynth_assets.orchestration.resources.model_pool import given_parts
 from dpsynth_assets.privacy import secret_clustering
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
-from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise, SecretSampling
+from dpsynth_assets.privacy.secret_noise import SecretSampling
 from dpsynth_assets.public_base.making import OpenedModels, load_public_inputs
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
@@ -109,9 +110,8 @@ def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monke
     monkeypatch.setattr(
         secret_clustering, "discrete_gaussian", lambda values, scale: drawn.append(scale) or values
     )
-    promise = SecretPromise(
-        budgets=(SecretBudget(kind="code", prior=1e-2, posterior=5e-2, max_records=2),)
-    )
+    kind = {"name": "code", "detector": "column", "column": "code", "max_records": 2}
+    promise = SecretsSpec.model_validate({"kinds": [{**kind, "prior": 1e-2, "posterior": 5e-2}]})
     mechanism = ClusterReleases(
         record_level=False,
         terms=terms(secrets=promise),

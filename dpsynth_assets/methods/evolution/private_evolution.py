@@ -355,7 +355,13 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             "count_probabilities": list(mechanism.count_probabilities),
             "public_incidence": incidence_digest(promise),
             "secret_adjacency": str(promise.relation),
-            "secrets": [vars(budget) for budget in promise.budgets],
+            "secrets": [
+                {
+                    "kind": each.name,
+                    **each.model_dump(include={"prior", "posterior", "max_records"}),
+                }
+                for each in promise.kinds
+            ],
             "posteriors": mechanism.posteriors(),
             "noise": (
                 f"Gaussian of {noise_std:.4g} records on every count, and of as many "

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
-from dpsynth_assets.datasets.secrets import incidence_digest
+from dpsynth_assets.datasets.secrets import SecretsSpec, incidence_digest
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import (
     EVERY_RECORD,
@@ -40,7 +40,6 @@ from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
 from dpsynth_assets.privacy.secret_noise import (
-    SecretPromise,
     SecretSampling,
     joint_factor,
     secret_noise_std,
@@ -173,10 +172,10 @@ class ClusterReleases:
     def posteriors(self) -> dict[str, float]:
         """Computes r of this release alone, kind by kind; the ledger's is of all releases."""
         return {
-            each.kind: remembered_call(
+            each.name: remembered_call(
                 posterior_of_events, events=[self._secret_event()], prior=each.prior
             )
-            for each in promise_of(self.terms).budgets
+            for each in promise_of(self.terms).kinds
         }
 
     def release(self, clusters: PublicClusters, private: PrivateInputs) -> Representatives:
@@ -229,7 +228,7 @@ class ClusterReleases:
         )
 
 
-def promise_of(terms: CohortTerms) -> SecretPromise:
+def promise_of(terms: CohortTerms) -> SecretsSpec:
     """Returns what the cohort promises to secrets.
 
     Raises:
@@ -273,7 +272,7 @@ class ClusterSums:
         return self.of(private.vectors, own, chances)
 
 
-def sampling_of(promise: SecretPromise) -> tuple[PublicIncidence | None, SecretSampling]:
+def sampling_of(promise: SecretsSpec) -> tuple[PublicIncidence | None, SecretSampling]:
     """Who takes part, from declared facts: all alike, or by the linear program.
 
     Without a public incidence the law is that of the most records one secret may have.
@@ -333,7 +332,7 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
 
 
 def _noise_for_secrets(
-    promise: SecretPromise, bounds: list[tuple[float, float]], incidence: str
+    promise: SecretsSpec, bounds: list[tuple[float, float]], incidence: str
 ) -> dict[str, Any]:
     del incidence  # Read from its file; the digest tells one file from another.
     _, sampling = sampling_of(promise)
@@ -355,7 +354,7 @@ def _noise_for_records(terms: CohortTerms, target_epsilon: float) -> float:
     return multiplier * joint_factor(NeighboringRelation.ADD_REMOVE) * ROUND_UP
 
 
-def shared_bounds(promise: SecretPromise, share: float) -> list[tuple[float, float]]:
+def shared_bounds(promise: SecretsSpec, share: float) -> list[tuple[float, float]]:
     """Computes (p, r) of each kind where a share of its squared μ may be used.
 
     **Privacy** A planning aid: the ledger composes the pairs of all releases and compares what

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.privacy.secret_noise import (
-    SecretPromise,
     SecretSampling,
     sampling_probabilities,
     secret_weights,
@@ -40,7 +40,7 @@ class PublicIncidence:
     kinds: tuple[str, ...] = field(repr=False)
 
 
-def read_public_incidence(promise: SecretPromise) -> PublicIncidence:
+def read_public_incidence(promise: SecretsSpec) -> PublicIncidence:
     """Reads the declared file and checks it against the declared kinds and caps.
 
     Raises:
@@ -48,7 +48,7 @@ def read_public_incidence(promise: SecretPromise) -> PublicIncidence:
     """
     import polars as pl
 
-    path = Path(promise.public_incidence).expanduser()
+    path = Path(str(promise.public_incidence)).expanduser()
     if not path.is_file():
         raise IncidenceError(f"Expected a Parquet file of public incidence, got none at {path}.")
     table = pl.read_parquet(path)
@@ -58,7 +58,7 @@ def read_public_incidence(promise: SecretPromise) -> PublicIncidence:
     table = table.with_columns(canonical_id(pl.col("record_id"))).unique()
     if table["record_id"].null_count():
         raise IncidenceError(f"Expected ids in column record_id of {path}, got a blank one.")
-    known = {budget.kind: budget.max_records for budget in promise.budgets}
+    known = {kind.name: kind.max_records for kind in promise.kinds}
     ids = table["record_id"].unique().sort()
     place = pl.DataFrame({"record_id": ids, "place": np.arange(len(ids))})
     held = (
@@ -80,12 +80,12 @@ def read_public_incidence(promise: SecretPromise) -> PublicIncidence:
     )
 
 
-def solved_sampling(incidence: PublicIncidence, promise: SecretPromise) -> SecretSampling:
+def solved_sampling(incidence: PublicIncidence, promise: SecretsSpec) -> SecretSampling:
     """Solves the linear program: probabilities of the N listed records, and the dominating law.
 
     **Source** SecPE, Algorithm 1, lines 3 and 4, with ρ_i = w_i / max w (errata B-004.5).
     """
-    bounds = {each.kind: (each.prior, each.posterior) for each in promise.budgets}
+    bounds = {kind.name: (kind.prior, kind.posterior) for kind in promise.kinds}
     capacities = [gaussian_budget(*bounds[kind]) for kind in incidence.kinds]
     rows = incidence.records_of_secret
     weights = secret_weights(rows, capacities, len(incidence.record_ids))

@@ -392,10 +392,9 @@ def _compare(
     """Every copied span as a row; **Privacy** it quotes private records."""
     from dpsynth_assets.attacks.overlap import copied_spans
 
-    private = store.counted_internal(dataset, purpose="internal evaluation")
     found = copied_spans(
         candidate["text"].to_list() if "text" in candidate.columns else [],
-        ScoredSource(private=private, by_unit=True),
+        ScoredSource(store=store, dataset=dataset, by_unit=True),
         public_corpus["text"].to_list(),
     )
     rows = [{"row": span.row, "words": " ".join(span.words)} for span in found]

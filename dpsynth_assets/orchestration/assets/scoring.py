@@ -196,12 +196,11 @@ def _private_reference(
     """
     sample = sampled_source(store.each_for_scoring(spec.name, "source"), spec.name, rows)
     held_out = store.read_for_scoring(spec.name, "held_out")
-    private = store.counted_internal(spec.name, purpose="internal evaluation", with_embeddings=True)
     return PrivateReference(
         source=ScoredSide.of(sample.records, sample.embeddings),
         held_out=ScoredSide.of(*held_out),
         canaries=read_canaries(spec),
-        everywhere=ScoredSource(private=private),
+        everywhere=ScoredSource(store=store, dataset=spec.name, with_embeddings=True),
         source_label_count=sample.labels,
         source_version=sample.version,
     )

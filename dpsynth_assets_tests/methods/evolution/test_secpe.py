@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.evolution import SecPe
 from dpsynth_assets.methods.evolution.config import SecPeConfig
@@ -21,7 +22,6 @@ from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
@@ -31,8 +31,13 @@ from dpsynth_assets_tests.methods.evolution.conftest import (
     make_terms,
 )
 
-EMAIL = SecretBudget(kind="email", prior=1e-4, posterior=1e-3, max_records=2)
-NAME = SecretBudget(kind="name", prior=1e-2, posterior=5e-2, max_records=3)
+EMAIL, NAME = (
+    SecretKindSpec(**known, detector="regex", pattern=".")
+    for known in (
+        {"name": "email", "prior": 1e-4, "posterior": 1e-3, "max_records": 2},
+        {"name": "name", "prior": 1e-2, "posterior": 5e-2, "max_records": 3},
+    )
+)
 PUBLIC = pl.DataFrame(
     {
         "text": [f"{WORDS[row % 4]} {row}" for row in range(40)],
@@ -41,8 +46,8 @@ PUBLIC = pl.DataFrame(
 )
 
 
-def promise(*budgets, **changes):
-    return SecretPromise(budgets=budgets or (EMAIL, NAME), **changes)
+def promise(*kinds, **changes):
+    return SecretsSpec(kinds=list(kinds or (EMAIL, NAME)), **changes)
 
 
 def terms(**changes):
@@ -72,7 +77,7 @@ def test_every_kind_keeps_its_own_bound():
     made = plan()
     for budget in (EMAIL, NAME):
         assert posterior_of_events([made.event], budget.prior) <= budget.posterior
-        assert made.parameters["posteriors"][budget.kind] <= budget.posterior
+        assert made.parameters["posteriors"][budget.name] <= budget.posterior
     assert (made.guarantee, made.epsilon) == (GuaranteeType.SECRET, None)
     assert list(made.charges) == [CLUSTER_STAGE]
 
