@@ -50,10 +50,15 @@ def check_at_least(least: float, **values: float) -> None:
             raise ValueError(f"Expected a finite {name} >= {least}, got {value}.")
 
 
+def check_probability(name: str, value: float) -> None:
+    """Raises ValueError unless 0 < value < 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"Expected 0 < {name} < 1, got {value}.")
+
+
 def check_delta(delta: float) -> None:
     """Raises ValueError unless 0 < δ < 1."""
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1, got {delta}.")
+    check_probability("delta", delta)
 
 
 FORMAT = 1

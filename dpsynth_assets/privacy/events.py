@@ -11,14 +11,12 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpsynth_assets.privacy.errors import check_at_least
+from dpsynth_assets.privacy.errors import check_at_least, check_positive
 
 
 def _positive(name: str, value: float) -> float:
-    value = float(value)
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"Expected 0 < {name} < inf, got {name}={value}.")
-    return value
+    check_positive(name, float(value))
+    return float(value)
 
 
 def _count(name: str, value: int) -> int:

@@ -19,12 +19,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpsynth_assets.privacy.errors import check_delta
+from dpsynth_assets.privacy.errors import check_at_least, check_delta
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
 
 _ULP = 2.0**-52
-
-_BISECTIONS = 100
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -43,7 +41,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """
     from scipy.special import erfcx, log_ndtr, ndtr
 
-    mu, epsilon = _finite("mu", mu), float(epsilon)
+    mu, epsilon = float(mu), float(epsilon)
+    check_at_least(0, mu=mu)
     if not math.isfinite(epsilon):
         raise ValueError(f"Expected a finite epsilon, got {epsilon}.")
     if mu == 0:
@@ -64,13 +63,13 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Computes the smallest ε >= 0 with `gaussian_delta(mu, ε) <= delta`, rounded up."""
-    mu = _finite("mu", mu)
+    check_at_least(0, mu=mu)
     check_delta(delta)
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     # μ-GDP is μ²/2-zCDP, so the ceiling holds (Bun and Steinke 2016, Proposition 1.3).
     ceiling = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + 1e-9
-    return _boundary(lambda epsilon: gaussian_delta(mu, epsilon) <= delta, 0.0, ceiling)
+    return boundary(lambda epsilon: gaussian_delta(mu, epsilon) <= delta, 0.0, ceiling)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -81,12 +80,12 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     Raises:
         ValueError: If ε is negative or not finite, or δ is outside (0, 1).
     """
-    epsilon = _finite("epsilon", epsilon)
+    check_at_least(0, epsilon=epsilon)
     check_delta(delta)
     ceiling = 1.0
     while gaussian_delta(ceiling, epsilon) <= delta:
         ceiling *= 2.0
-    return _boundary(lambda mu: gaussian_delta(mu, epsilon) <= delta, ceiling, 0.0)
+    return boundary(lambda mu: gaussian_delta(mu, epsilon) <= delta, ceiling, 0.0)
 
 
 def compose_mu(mus: Iterable[float]) -> float:
@@ -94,25 +93,22 @@ def compose_mu(mus: Iterable[float]) -> float:
 
     **Source** Dong, Roth and Su 2022, Corollary 3.3.
     """
-    squares = math.fsum(_finite("mu", mu) ** 2 for mu in mus)
-    return math.sqrt(squares) * (1.0 + 4.0 * _ULP)
+    every = list(mus)
+    for mu in every:
+        check_at_least(0, mu=mu)
+    return math.sqrt(math.fsum(mu**2 for mu in every)) * (1.0 + 4.0 * _ULP)
 
 
-def _boundary(fits: Callable[[float], bool], fails: float, holds: float) -> float:
+def boundary(
+    fits: Callable[[float], bool], fails: float, holds: float, bisections: int = 100
+) -> float:
     """Bisects for where a monotone `fits` turns; returns the side on which it holds."""
-    for _ in range(_BISECTIONS):
+    for _ in range(bisections):
         middle = (fails + holds) / 2.0
         if middle in (fails, holds):
             break
         fails, holds = (fails, middle) if fits(middle) else (middle, holds)
     return holds
-
-
-def _finite(name: str, value: float) -> float:
-    value = float(value)
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"Expected 0 <= {name} < inf, got {name}={value}.")
-    return value
 
 
 SUMMED_FROM = 2.5

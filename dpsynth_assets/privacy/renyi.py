@@ -16,6 +16,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.errors import check_delta, check_positive
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, PoissonGaussianEvent, flatten
+from dpsynth_assets.privacy.gaussian_dp import boundary
 
 ORDERS = tuple(1.0 + 0.25 * 1.05**step for step in range(201))
 """Orders at which a plan with sampled Gaussians is read: 1.25 to 4300, evenly in ln(α − 1)."""
@@ -50,22 +51,15 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     check_delta(delta)
     if zcdp_delta(rho, 0.0) <= delta:
         return 0.0
-    low, high = 0.0, zcdp_epsilon_closed_form(rho, delta)
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if zcdp_delta(rho, middle) <= delta else (middle, high)
-    return high
+    ceiling = zcdp_epsilon_closed_form(rho, delta)
+    return boundary(lambda epsilon: zcdp_delta(rho, epsilon) <= delta, 0.0, ceiling, 60)
 
 
 @lru_cache(maxsize=4096)
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Computes the largest ρ whose ε at `delta` is at most `epsilon`, rounded down."""
     check_delta(delta)
-    low, high = 0.0, epsilon + 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if zcdp_delta(middle, epsilon) <= delta else (low, middle)
-    return low
+    return boundary(lambda rho: zcdp_delta(rho, epsilon) <= delta, epsilon + 1.0, 0.0, 60)
 
 
 def zcdp_epsilon_closed_form(rho: float, delta: float) -> float:
@@ -176,13 +170,8 @@ def _atom_divergence(atom: Event, order: float) -> float:
         return unsampled
     records = atom.max_records_per_unit
     drawn = some_record(atom.sampling_probability, records)
-    one_step = _one_step(drawn, atom.noise_multiplier / records, order)
+    one_step = sampled_divergence(drawn, atom.noise_multiplier / records, order)
     return min(unsampled, atom.steps * one_step)
-
-
-@lru_cache(maxsize=65536)
-def _one_step(probability: float, noise_multiplier: float, order: float) -> float:
-    return sampled_divergence(probability, noise_multiplier, order)
 
 
 def some_record(sampling_probability: float, records: int) -> float:
@@ -192,6 +181,7 @@ def some_record(sampling_probability: float, records: int) -> float:
     return min(1.0, -math.expm1(records * math.log1p(-sampling_probability)) * _UP)
 
 
+@lru_cache(maxsize=65536)
 def sampled_divergence(probability: float, noise_multiplier: float, order: float) -> float:
     """Bounds D_α of (1 − q) N(0, σ²) + q N(1, σ²) from N(0, σ²), by quadrature of its α-th moment.
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import composed_pld
-from dpsynth_assets.privacy.errors import check_at_least
+from dpsynth_assets.privacy.errors import check_at_least, check_probability
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,
@@ -211,7 +211,7 @@ def gaussian_posterior(mu: float, prior: float) -> float:
     """
     from scipy.special import ndtr, ndtri
 
-    _check_probability("prior", prior)
+    check_probability("prior", prior)
     if not mu >= 0:
         raise ValueError(f"Expected mu >= 0, got {mu}.")
     return min(1.0, float(ndtr(mu + ndtri(prior))) * ROUND_UP)
@@ -248,7 +248,7 @@ def posterior_of_dp(epsilon: float, delta: float, prior: float, *, adjacency: Ad
     **Source** Replaces Lemma C.2 of SecPE [secpe C.2], which an ε-DP mechanism refutes: over 100
     candidates, Q uniform, P_k doubling tenfold on k, success 0.1 > 0.0917 (errata B-004.4).
     """
-    _check_probability("prior", prior)
+    check_probability("prior", prior)
     if not (epsilon >= 0 and 0 <= delta <= 1):
         raise ValueError(f"Expected epsilon >= 0 and 0 <= delta <= 1, got {epsilon} and {delta}.")
     shrink = math.exp(-epsilon)  # e^−ε: e^ε overflows
@@ -284,7 +284,7 @@ def posterior_of_events(events: Sequence[Event], prior: float, *, occurrences: i
 
     **Source** Replaces Theorem 3 of SecPE [secpe Thm. 3] (errata B-004.3).
     """
-    _check_probability("prior", prior)
+    check_probability("prior", prior)
     check_at_least(1, occurrences=occurrences)
     atoms = [atom for event in events for atom in flatten(event) if not _is_nothing(atom)]
     pairs = [secret_event(atom, occurrences) for atom in atoms]
@@ -358,11 +358,6 @@ def check_bounds(prior: float, posterior: float) -> None:
     """Refuses a prior and posterior other than 0 < p < r < 1."""
     if not 0 < prior < posterior < 1:
         raise ValueError(f"Expected 0 < prior < posterior < 1, got {prior} and {posterior}.")
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise ValueError(f"Expected 0 < {name} < 1, got {value}.")
 
 
 def _gaussian(noise_multiplier: float, shift: int, steps: int) -> GaussianEvent:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.errors import PrivacyError, check_delta, check_positive
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import (
     RESTS_ON,
@@ -169,10 +168,8 @@ class BudgetTerms:
         object.__setattr__(self, "delta", float(self.delta))
         object.__setattr__(self, "relation", NeighboringRelation(self.relation))
         object.__setattr__(self, "public_facts", tuple(self.public_facts))
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ValueError(f"Expected 0 < epsilon < inf, got {self.epsilon}.")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
+        check_positive("epsilon", self.epsilon)
+        check_delta(self.delta)
         if self.accountant not in ACCOUNTANTS:
             raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
 
