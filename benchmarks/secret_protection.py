@@ -160,7 +160,6 @@ def released(private, public, clusters, noise_std):
         l2_bound=1.0,
         sampling=SecretSampling.capped(probability=1.0, max_occurrences=CAP),
         noise_std=noise_std,
-        iterations=1,
     )
     value = mechanism.release(private).value
     return value.centres.astype(np.float32), value.counts

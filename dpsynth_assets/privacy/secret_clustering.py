@@ -7,12 +7,11 @@ Shape letters: N private records, K public clusters, d dimensions.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
-from dpsynth_assets.privacy.events import MixtureGaussianEvent
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_bernoulli
@@ -195,7 +194,7 @@ SampleAndSum = Callable[[np.ndarray, np.ndarray | None, float | np.ndarray], np.
 
 
 class SecretClustering:
-    """Releases noisy clusters `iterations` times, each over a fresh sample of private records.
+    """Releases noisy clusters of a fresh sample of private records, once.
 
     **Privacy** (p, r)-secret protection, not DP: see `shift_event` and `posterior_of_events`.
     A sampled record adds one vector to a lattice sum, a function of itself and public centres
@@ -216,57 +215,38 @@ class SecretClustering:
     def __init__(
         self,
         *,
-        public_centres: np.ndarray,
-        public_counts: np.ndarray,
-        l2_bound: float,
         sampling: SecretSampling,
         noise_std: float,
-        iterations: int,
         relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
-        centre_groups: np.ndarray | None = None,
+        **public_clusters: Any,
     ) -> None:
         """Copies the public clusters, so that nothing released can replace them.
 
         Args:
-            public_centres: (K, d) finite centres of an external public corpus.
-            public_counts: (K,) public records of each, at least 1.
-            l2_bound: R > 0, norm bound of private embeddings; 1 for cosine similarity.
-            sampling: Who takes part in a round, from public facts.
+            sampling: Who takes part, from public facts.
             noise_std: σ, in records (`secret_noise_std`).
-            iterations: T, releases; all are charged.
             relation: Whether a secret's records are absent from a neighbour, or replaced.
-            centre_groups: (K,) group of each centre, e.g. its label; None: no groups.
+            **public_clusters: What `ClusterStatistics` takes.
 
         Raises:
             ValueError: If shapes disagree or a setting is outside its domain.
         """
-        self._statistics = ClusterStatistics(
-            public_centres=public_centres,
-            public_counts=public_counts,
-            l2_bound=l2_bound,
-            centre_groups=centre_groups,
+        self._statistics = ClusterStatistics(**public_clusters)
+        self._sampling, self._released = sampling, False
+        self.event = shift_event(
+            count_probabilities=sampling.count_probabilities,
+            noise_std=float(noise_std),
+            steps=1,
+            relation=relation,
         )
-        check_at_least(1, iterations=iterations)
-        self._sampling, self._relation = sampling, NeighboringRelation(relation)
-        self._noise_std, self._iterations, self._released = float(noise_std), int(iterations), 0
-        _ = self.event
-        self._noise_steps = self._noise_std * self._statistics.steps * ROUND_UP
+        """Prices the release."""
+        self._noise_steps = float(noise_std) * self._statistics.steps * ROUND_UP
         if not 1 <= self._noise_steps <= LARGEST_SUM / 64:
             raise ValueError(f"Expected noise_std between 1e-7 and 1e9 records, got {noise_std}.")
 
-    @property
-    def event(self) -> MixtureGaussianEvent:
-        """Prices all T releases."""
-        return self._event(self._iterations)
-
-    @property
-    def remaining(self) -> int:
-        """Releases that may still be made."""
-        return self._iterations - self._released
-
     def __reduce__(self) -> NoReturn:
-        """Refuses copies and pickles, each of which could release T times more."""
-        raise TypeError("Expected one SecretClustering for T releases, got a request to copy it.")
+        """Refuses copies and pickles, each of which could release once more."""
+        raise TypeError("Expected one SecretClustering for a release, got a request to copy it.")
 
     def release(
         self, private_embeddings: np.ndarray, groups: np.ndarray | None = None
@@ -279,10 +259,10 @@ class SecretClustering:
             groups: (N,) group of each record; where given, only centres of it may be nearest.
 
         Returns:
-            Clusters with the cost of one round, under SECRET.
+            Clusters with their cost, under SECRET.
 
         Raises:
-            UnaccountedReleaseError: Before a record is read, if T releases were made.
+            UnaccountedReleaseError: Before a record is read, if the release was made.
             ValueError: If the shape does not fit.
         """
         return self.release_sums(
@@ -297,20 +277,19 @@ class SecretClustering:
                 `sampling`, and returns the sum. Called once.
 
         Raises:
-            UnaccountedReleaseError: Before a record is read, if T releases were made.
+            UnaccountedReleaseError: Before a record is read, if the release was made.
             TypeError: The sums are not whole numbers of the expected shape.
             OverflowError: They could leave 64-bit integers.
         """
-        if self.remaining < 1:
+        if self._released:
             raise UnaccountedReleaseError(
-                f"Expected at most {self._iterations} secret clusterings, got one more. "
-                "Plan more iterations, or stop."
+                "Expected one secret clustering for its charge, got one more. Plan another release."
             )
-        self._released += 1
+        self._released = True
         sums = self._checked(summed(self._statistics.sampled))
         noisy = discrete_gaussian(sums.reshape(-1).tolist(), noise_for_gaussian(self._noise_steps))
         dp_statistics = np.array(noisy, dtype=np.float64).reshape(sums.shape)
-        cost = Cost(guarantee=GuaranteeType.SECRET, event=self._event(1))
+        cost = Cost(guarantee=GuaranteeType.SECRET, event=self.event)
         return Release(value=self._statistics.merge(dp_statistics), cost=cost)
 
     def _checked(self, sums: np.ndarray) -> np.ndarray:
@@ -323,11 +302,3 @@ class SecretClustering:
         if sum(sums[:, 0].tolist()) > LARGEST_SUM:
             raise OverflowError("Expected sums that fit 64-bit integers, got too many records.")
         return sums
-
-    def _event(self, steps: int) -> MixtureGaussianEvent:
-        return shift_event(
-            count_probabilities=self._sampling.count_probabilities,
-            noise_std=self._noise_std,
-            steps=steps,
-            relation=self._relation,
-        )

@@ -23,7 +23,6 @@ def small_clustering(centres, l2_bound=1.0):
         l2_bound=l2_bound,
         sampling=SecretSampling.capped(probability=1.0, max_occurrences=1),
         noise_std=1.0,
-        iterations=1,
     )
 
 

@@ -273,7 +273,6 @@ def _clusters() -> np.ndarray:
         l2_bound=1.0,
         sampling=SecretSampling.capped(probability=0.5, max_occurrences=1),
         noise_std=1.0,
-        iterations=1,
     )
     return clustering.release(np.zeros((0, SIZE))).value.counts
 

@@ -203,7 +203,6 @@ def _clustering(noise_std: float) -> SecretClustering:
         l2_bound=1.0,
         sampling=SAMPLING,
         noise_std=noise_std,
-        iterations=1,
     )
 
 

@@ -197,7 +197,6 @@ class ClusterReleases:
             l2_bound=L2_BOUND,
             sampling=sampling,
             noise_std=self.noise_std,
-            iterations=1,
             relation=promise.relation,
             centre_groups=clusters.labels,
         )
