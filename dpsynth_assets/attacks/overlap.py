@@ -220,10 +220,8 @@ def verbatim_share(
 
     **Privacy** Internal: computed from private records without noise.
     """
-    copies = np.zeros(len(texts), dtype=bool)
-    for block in word_blocks(texts):
-        copies[block.texts[_copied_starts(block, private, public_texts)]] = True
-    return float(copies.mean()) if len(copies) else 0.0
+    copied = {span.row for span in copied_spans(texts, private, public_texts)}
+    return len(copied) / len(texts) if texts else 0.0
 
 
 @dataclass(frozen=True)

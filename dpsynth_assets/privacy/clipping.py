@@ -130,6 +130,12 @@ def row_blocks(
             yield block if allowed is None else block.index_select(1, allowed)
 
 
+def exponent_above(bound: float) -> int:
+    """The least e with 2^e >= a bound > 0."""
+    mantissa, exponent = math.frexp(bound)
+    return exponent - (mantissa == 0.5)
+
+
 @dataclass(frozen=True)
 class ClipLattice:
     """Clipped logits as whole units of a public lattice over [−c, c].
@@ -163,8 +169,7 @@ class ClipLattice:
 
     @cached_property
     def _exponent(self) -> int:
-        mantissa, exponent = math.frexp(2.0 * self.clip_bound)
-        return exponent - 1 if mantissa == 0.5 else exponent
+        return exponent_above(2.0 * self.clip_bound)
 
     @cached_property
     def highest(self) -> float:

@@ -321,6 +321,15 @@ def sum_of_units(
     return used
 
 
+def largest_tokens(logits: "torch.Tensor", count: int) -> "torch.Tensor":
+    """Lists the (n, count) columns of each row's largest logits, ascending; on any device."""
+    import torch
+
+    if is_plain(logits):
+        return torch.from_numpy(largest_columns(logits.numpy(), count))
+    return logits.topk(count, dim=-1, sorted=False).indices.sort(dim=-1).values
+
+
 def largest_columns(logits: np.ndarray, count: int) -> np.ndarray:
     """Lists the columns of the `count` largest logits of each row; of equal ones the first.
 

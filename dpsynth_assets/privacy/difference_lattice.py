@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.privacy.clipping import exponent_above
+
 if TYPE_CHECKING:
     import torch
 
@@ -69,8 +71,7 @@ class DifferenceLattice:
 
     @cached_property
     def _exponent(self) -> int:
-        mantissa, exponent = math.frexp(self.clip_bound)
-        return exponent - 1 if mantissa == 0.5 else exponent
+        return exponent_above(self.clip_bound)
 
     def slack(self, logit_slack: float) -> float:
         """Bounds half the range by which a row's clipped differences move with its logits.

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import ClipLattice, usable_rows
-from dpsynth_assets.privacy.cpu import is_plain, largest_columns, maxima, sums_of_clipped
+from dpsynth_assets.privacy.cpu import is_plain, largest_tokens, maxima, sums_of_clipped
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -281,14 +281,8 @@ class MeanTokenMechanism(SoftmaxOfSums):
 
 def _support(public: "torch.Tensor", k: int, columns: "torch.Tensor | None") -> "torch.Tensor":
     """Lists (G, k) int64 tokens of largest public logit among the allowed, in order of memory."""
-    import torch
-
     public = public if columns is None else public.index_select(1, columns)
-    count = min(k, public.shape[1])
-    if is_plain(public):
-        top = torch.from_numpy(largest_columns(public.numpy(), count))
-    else:
-        top = public.topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+    top = largest_tokens(public, min(k, public.shape[1]))
     return top if columns is None else columns[top]
 
 

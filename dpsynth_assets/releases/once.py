@@ -170,23 +170,21 @@ class Releasing:
         return self.request.guarantee == GuaranteeType.EX_POST
 
     @property
-    def _expected(self) -> Admission:
-        """What the ledger would answer."""
-        return self.ledger.preview(self.request, self.terms, self.plan)
-
-    @property
     def _ledger_folder(self) -> Path | None:
         file = sqlite_path(self.ledger.url)
         return None if file is None else file.parent
 
     def _reserved(self) -> Reservation:
         """Checks all that can be checked before a charge, and charges; or finds the value."""
-        expect_consent(self.ledger, self.request, self.terms, self.plan)
-        self._check_room()
-        if self.prepare is not None and self._will_be_drawn():
-            self.store.check_room(self._prepared(), ledger=self._ledger_folder)
-            self.request = self.request.resting_on(self.rests_on())
-        reservation = self.ledger.reserve(self.request, self.terms, self.plan, self._marked())
+        expected = self.ledger.preview(self.request, self.terms, self.plan)
+        expect_consent(self.request, expected)
+        if not expected.reused:  # A reuse only reads.
+            self.store.check_room(Room(), ledger=self._ledger_folder)
+            if self.prepare is not None and expected.admitted:
+                self.store.check_room(self._prepared(), ledger=self._ledger_folder)
+                self.request = self.request.resting_on(self.rests_on())
+        marked = self._marked(expected)
+        reservation = self.ledger.reserve(self.request, self.terms, self.plan, marked)
         if not reservation.reused:
             self._say_what_was_edited(reservation)
         return reservation
@@ -243,18 +241,6 @@ class Releasing:
         content = told_content(facts, rows, self.store.files(reservation.id))
         self._commit(reservation, digest, epsilon, content, cost_is_kept=cost_is_kept)
         return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
-
-    def _check_room(self) -> None:
-        """Refuses before the charge where the value could not be kept; a reuse only reads."""
-        try:
-            self.store.check_room(Room(), ledger=self._ledger_folder)
-        except StoreUnavailableError:
-            if not self._expected.reused:
-                raise
-
-    def _will_be_drawn(self) -> bool:
-        expected = self._expected
-        return not expected.reused and expected.refusal is None
 
     def _prepared(self) -> Room:
         """Opens what the draw needs; returns the room it takes."""
@@ -365,13 +351,13 @@ class Releasing:
         decided: Mapping[str, Any] = plain_json(dict(self.drawn_from()))
         return decided
 
-    def _marked(self) -> Callable[[Reservation], None] | None:
+    def _marked(self, expected: Admission) -> Callable[[Reservation], None] | None:
         """Marks a draw before its charge is on disk; a mark without a charge has no effect."""
         passes = self.passes
         if passes is None:
             return None
         # What admits a charge seldom waits for anything else: the ledger is not locked meanwhile.
-        facts = self._decided_by() if self._expected.admitted else None
+        facts = self._decided_by() if expected.admitted else None
 
         def mark(reservation: Reservation) -> None:
             try:

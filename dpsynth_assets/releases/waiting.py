@@ -21,7 +21,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,9 +32,7 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import (
-    BudgetTerms,
-    Ledger,
-    PlannedRelease,
+    Admission,
     ReleaseRequest,
     replacing,
     sqlite_path,
@@ -248,10 +246,12 @@ def paying_only(assets: Collection[str] | None) -> Iterator[None]:
         _agreed.pop()
 
 
-def expect_consent(
-    ledger: Ledger, request: ReleaseRequest, terms: BudgetTerms, plan: Sequence[PlannedRelease]
-) -> None:
+def expect_consent(request: ReleaseRequest, expected: Admission) -> None:
     """Refuses a charge without consent; what is reused or free needs no consent.
+
+    Args:
+        request: What is asked for.
+        expected: What the ledger would answer.
 
     Raises:
         UnagreedChargeError: The release would be charged, and is not among those agreed to.
@@ -259,7 +259,6 @@ def expect_consent(
     is_free = request.event is not None and is_post_processing(request.event)
     if not _agreed or request.asset in _agreed[-1] or is_free:
         return
-    expected = ledger.preview(request, terms, plan)
     if expected.reused or expected.refusal is not None:
         return
     raise UnagreedChargeError(

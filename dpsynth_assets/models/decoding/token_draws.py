@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.cpu import is_plain, largest_columns, map_on_cpu_threads
+from dpsynth_assets.privacy.cpu import is_plain, largest_tokens, map_on_cpu_threads
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def _draw(logits: "torch.Tensor", uniform: "torch.Tensor", sampling: "Sampling")
         return _most_probable(logits)
     tokens = None
     if sampling.top_k is not None and sampling.top_k < logits.shape[1]:
-        tokens = _largest(logits, sampling.top_k)
+        tokens = largest_tokens(logits, sampling.top_k)
         logits = logits.gather(1, tokens)
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
@@ -88,15 +88,6 @@ def _most_probable(logits: "torch.Tensor") -> "torch.Tensor":
     import torch
 
     return torch.from_numpy(logits.numpy().argmax(1)) if is_plain(logits) else logits.argmax(-1)
-
-
-def _largest(logits: "torch.Tensor", count: int) -> "torch.Tensor":
-    """Lists the (n, count) tokens of each row's largest logits in ascending order."""
-    import torch
-
-    if is_plain(logits):
-        return torch.from_numpy(largest_columns(logits.numpy(), count))
-    return logits.topk(count, dim=-1).indices.sort(-1).values
 
 
 def _draw_from_nuclei(

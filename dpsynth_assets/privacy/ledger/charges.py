@@ -45,19 +45,6 @@ float parameters exceeds 2⁻²¹⁶⁰, so no charge is lost and none loses mor
 """
 
 
-@dataclass(frozen=True)
-class Parts:
-    """One event, taken apart.
-
-    Attributes:
-        units: ρ of its zCDP parts in grid units, rounded up.
-        sampled: Canonical JSON of its events whose divergence sampling lowers.
-    """
-
-    units: int
-    sampled: tuple[str, ...]
-
-
 @dataclass
 class FilterSum:
     """Everything charged to one cohort, in the terms in which the adaptive filter adds.
@@ -72,9 +59,9 @@ class FilterSum:
 
     def add(self, event_json: str, times: int = 1) -> None:
         """Charges one event, or the same event several times."""
-        parts = parts_of(event_json)
-        self.units += times * parts.units
-        for sampled in parts.sampled:
+        units, every = parts_of(event_json)
+        self.units += times * units
+        for sampled in every:
             self.sampled[sampled] += times
 
     def plus(self, event_json: str | None) -> "FilterSum":
@@ -132,12 +119,12 @@ def rho_units(event: Event) -> int:
 
 # Most entries repeat an earlier event, so parsing is paid once for each text.
 @lru_cache(maxsize=4096)
-def parts_of(event_json: str) -> Parts:
+def parts_of(event_json: str) -> tuple[int, tuple[str, ...]]:
     """Takes one event apart into ρ and sampled events."""
     atoms = flatten(event_from_json(json.loads(event_json)))
     sampled = [atom for atom in atoms if not is_zcdp(atom)]
     units = sum(rho_units(atom) for atom in atoms if is_zcdp(atom))
-    return Parts(units, tuple(canonical_json(event_to_json(atom)) for atom in sampled))
+    return units, tuple(canonical_json(event_to_json(atom)) for atom in sampled)
 
 
 @lru_cache(maxsize=4096)

@@ -38,23 +38,12 @@ PLAN = "plan"
 SWITCHED = "plan, then filter"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guaranteed:
-    """(ε, δ) that holds for everything charged to a cohort, its ex-post and secret releases aside.
-
-    Attributes:
-        epsilon: ε, rounded up; 0 where nothing was charged.
-        delta: δ that goes with it: the cohort's, or twice that after a switch of accountants.
-        basis: `filter`, `plan` or `plan, then filter`: why it holds.
-    """
-
-    epsilon: float
-    delta: float
-    basis: str
-
-
-def guaranteed(account: CohortAccount) -> Guaranteed:
+def guaranteed(account: CohortAccount) -> tuple[float, float, str]:
     """States what holds for everything charged to a cohort, for any choices in between.
+
+    Returns:
+        ε, rounded up, of all but its ex-post and secret releases; δ that goes with it: the
+        cohort's, or twice that after a switch of accountants; why it holds, in a word or three.
 
     **Privacy** `filter`: ε is the largest budget under which any release was admitted; it holds if
     that budget was not raised because of what was released. `plan`: ε of the most copies of the
@@ -69,11 +58,10 @@ def guaranteed(account: CohortAccount) -> Guaranteed:
     """
     delta, planned = account.opened.delta, _planned_epsilon(account)
     if planned is None:
-        return Guaranteed(epsilon=account.largest_budget, delta=delta, basis=FILTER)
+        return account.largest_budget, delta, FILTER
     if not account.adaptive:
-        return Guaranteed(epsilon=planned, delta=delta, basis=PLAN)
-    epsilon = max(account.largest_budget, planned)
-    return Guaranteed(epsilon=epsilon, delta=min(1.0, 2.0 * delta), basis=SWITCHED)
+        return planned, delta, PLAN
+    return max(account.largest_budget, planned), min(1.0, 2.0 * delta), SWITCHED
 
 
 def charged_copies(account: CohortAccount) -> tuple[Event, ...]:
@@ -232,15 +220,15 @@ def cohort_spend(
         epsilon if accountant == TIGHT else account.spent.filter_epsilon(known.delta, known.epsilon)
     )
     bounds = _ex_post_bounds(account)
-    holds = guaranteed(account)
+    guaranteed_epsilon, delta, basis = guaranteed(account)
     secret = _promised(account, known)
     return CohortSpend(
         cohort=cohort,
         dataset=account.dataset,
         epsilon=epsilon,
-        delta=holds.delta,
-        guaranteed_epsilon=holds.epsilon,
-        basis=holds.basis,
+        delta=delta,
+        guaranteed_epsilon=guaranteed_epsilon,
+        basis=basis,
         budget_epsilon=known.epsilon,
         remaining_epsilon=remaining(known.epsilon, compared),
         accountant=accountant,
