@@ -20,12 +20,12 @@ from dpsynth_assets.exports.package import (
 from dpsynth_assets.exports.verification import LONGEST_FILE, _refuse_bombs, verify_package
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
-from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.records import refusals
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets.releases.published_rows import candidate_behind, published_rows
 from dpsynth_assets.releases.store import rows_digest
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
@@ -60,13 +60,14 @@ def house(tmp_path_factory):
         cost = Cost(guarantee=GuaranteeType.DP, event=request.event)
         (root / "weights").mkdir()
         (root / "weights" / "model.safetensors").write_bytes(b"weights")
+        made = StageRelease(facts=KEPT, rows=ROWS, files=root / "weights")
         stored = release_once(
             ledger=packager.ledger,
             store=packager.store,
             request=request,
             terms=plan.budget,
             plan=plan.releases,
-            draw=lambda _: Drawn(facts=KEPT, rows=ROWS, cost=cost, files=root / "weights"),
+            draw=lambda _: Release(value=made, cost=cost),
         )
         candidate = ROWS.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         publish_corpus(spec, planned, candidate, packager.ledger)

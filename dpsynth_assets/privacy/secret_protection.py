@@ -311,7 +311,8 @@ def secret_event(event: Event, occurrences: int) -> Event:
     """
     match event:
         case GaussianEvent():
-            return _gaussian(event.noise_multiplier, occurrences, 1)
+            multiplier = event.noise_multiplier / (occurrences * ROUND_UP)
+            return GaussianEvent(noise_multiplier=multiplier)
         case DiscreteGaussianEvent():
             return replace(event, shift=event.shift * occurrences)
         case DiscreteLaplaceEvent():
@@ -358,11 +359,6 @@ def check_bounds(prior: float, posterior: float) -> None:
     """Refuses a prior and posterior other than 0 < p < r < 1."""
     if not 0 < prior < posterior < 1:
         raise ValueError(f"Expected 0 < prior < posterior < 1, got {prior} and {posterior}.")
-
-
-def _gaussian(noise_multiplier: float, shift: int, steps: int) -> GaussianEvent:
-    """Merges `steps` Gaussian releases that each move by `shift` times their sensitivity."""
-    return GaussianEvent(noise_multiplier=noise_multiplier / (shift * math.sqrt(steps) * ROUND_UP))
 
 
 def _sampled_mixture(event: PoissonGaussianEvent) -> MixtureGaussianEvent:

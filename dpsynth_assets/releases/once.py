@@ -17,13 +17,14 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.files.whole import Room
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.privacy.errors import (
     LedgerIntegrityError,
     PrivacyError,
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import is_post_processing
-from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.ledger import (
     Admission,
     BudgetTerms,
@@ -95,20 +96,6 @@ class StoredRelease:
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A freshly drawn release: facts as JSON values, rows and files, with their cost."""
-
-    facts: Mapping[str, Any]
-    rows: pl.DataFrame | None
-    cost: Cost
-    files: Path | None = None
-
-    def __post_init__(self) -> None:
-        """Writes NumPy values and tuples among the facts as they will be read back."""
-        object.__setattr__(self, "facts", plain_json(dict(self.facts)))
-
-
 @dataclass(kw_only=True)
 class Releasing:
     """All there is to one release: a mechanism runs exactly once for its payment.
@@ -138,7 +125,7 @@ class Releasing:
     request: ReleaseRequest
     terms: BudgetTerms
     plan: Sequence[PlannedRelease]
-    draw: Callable[[Reservation], Drawn]
+    draw: Callable[[Reservation], Release[StageRelease]]
     passes: Callable[[Reservation], Unfinished] | None = None
     drawn_from: Callable[[], Mapping[str, Any]] = dict
     prepare: Callable[[], Room] | None = None
@@ -198,22 +185,21 @@ class Releasing:
 
     def _drawn_and_committed(self, reservation: Reservation) -> StoredRelease:
         kept = None if self.passes is None else self.passes(reservation)
-        drawn = self.draw(reservation)
-        self._assert_cost_was_charged(drawn.cost)
+        made = self.draw(reservation)
+        self._assert_cost_was_charged(made.cost)
         if self.store.has(reservation.id):
             return self._first_stored(reservation)
-        epsilon = drawn.cost.ex_post_epsilon
+        facts, rows = plain_json(dict(made.value.facts)), made.value.rows
+        epsilon = made.cost.ex_post_epsilon
         if kept is not None and epsilon is not None:
-            value = _value_digest(drawn.facts, drawn.rows)
+            value = _value_digest(facts, rows)
             once_there_is_room(lambda: kept.keep_cost(value, epsilon), self._paid_for)
-        digest = self._stored(reservation, drawn)
-        content = told_content(drawn.facts, drawn.rows, drawn.files)
+        digest = self._stored(reservation, facts, rows, made.value.files)
+        content = told_content(facts, rows, made.value.files)
         self._commit(reservation, digest, epsilon, content, cost_is_kept=kept is not None)
         if kept is not None:
             kept.remove()
-        return StoredRelease(
-            reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows, digest=digest
-        )
+        return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
     @property
     def _paid_for(self) -> str:
@@ -249,13 +235,12 @@ class Releasing:
         except Exception as error:  # Nothing private was read: its message may be shown.
             raise PublicInputError(f"{self.request.asset}: {error}") from error
 
-    def _stored(self, reservation: Reservation, drawn: Drawn) -> str:
+    def _stored(self, reservation: Reservation, *value: Any) -> str:
         """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
 
         Raises:
             StoreUnavailableError: The patience ended; the charge stands.
         """
-        value = (dict(drawn.facts), drawn.rows, drawn.files)
         try:
             return once_there_is_room(
                 lambda: self.store.save(reservation.id, *value), self._paid_for

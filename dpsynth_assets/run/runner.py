@@ -49,7 +49,7 @@ from dpsynth_assets.public_base.making import (
     model_files,
     public_versions,
 )
-from dpsynth_assets.releases.once import Drawn, Releasing, StoredRelease, plain_json
+from dpsynth_assets.releases.once import Releasing, StoredRelease, plain_json
 from dpsynth_assets.releases.store import StoredReleases, sealed_release
 from dpsynth_assets.run.records import RecordSource
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint
@@ -146,9 +146,9 @@ class Runner:
         number = writing.rows if rows is None else rows
         opened = Opened(self, self.plan.graph.nodes[planned.corpus], reads)
 
-        def draw(_: Reservation) -> Drawn:
+        def draw(_: Reservation) -> Release[StageRelease]:
             made = writing.write(opened.inputs(), number, self.progress)
-            return Drawn(facts=made.facts, rows=made.rows, cost=_free(planned))
+            return Release(value=made, cost=_free(planned))
 
         request = corpus_request(
             self.plan.spec,
@@ -161,7 +161,10 @@ class Runner:
         return self.released(request, draw)
 
     def released(
-        self, request: ReleaseRequest, draw: Callable[[Reservation], Drawn], **more: Any
+        self,
+        request: ReleaseRequest,
+        draw: Callable[[Reservation], Release[StageRelease]],
+        **more: Any,
     ) -> StoredRelease:
         """Finds a value of the plan, or charges and draws it; see `Releasing`."""
         return Releasing(
@@ -207,7 +210,8 @@ class Runner:
             data_version=spec.source.version,
             release=release,
         )
-        return self.released(request, lambda _: Drawn(facts=facts, rows=None, cost=cost))
+        made = Release(value=StageRelease(facts=facts), cost=cost)
+        return self.released(request, lambda _: made)
 
     def budget_line(self) -> str:
         """What is reserved of the budget by now."""
@@ -378,7 +382,7 @@ class _StageRun(Opened):
         """What a killed run of this stage left under its charge."""
         return self.records.store.checkpoint(self.node.spec.name, reservation)
 
-    def _draw(self, reservation: Reservation) -> Drawn:
+    def _draw(self, reservation: Reservation) -> Release[StageRelease]:
         """Reads private data under the charge and releases."""
         self.runner.charged(self.runner)
         self.runner.progress(0.0, self.runner.budget_line())
@@ -391,14 +395,14 @@ class _StageRun(Opened):
             private, started = replace(read, passes=passes), time.monotonic()
             made = self.stage.release(private, public, self._checkpoint(reservation), progress)
             self._keep_internal(made, time.monotonic() - started)
-        return _drawn(made.value, made.cost)
+        return made
 
-    def _make_public(self, scratch: Path, _: Reservation) -> Drawn:
+    def _make_public(self, scratch: Path, _: Reservation) -> Release[StageRelease]:
         """Makes a public stage in a scratch folder, from which its files are stored."""
         if self.stage.make is None:
             raise TypeError(f"Expected a public stage, got {self.name}.")
         made = self.stage.make(self.public, scratch, self.runner.progress)
-        return _drawn(made, _free(self.part))
+        return Release(value=made, cost=_free(self.part))
 
     def _keep_internal(self, made: Release[StageRelease], seconds: float) -> None:
         """Keeps what depends on private data without noise for the steward."""
@@ -406,10 +410,6 @@ class _StageRun(Opened):
             own = {"seconds": seconds, "ex_post_epsilon": made.cost.ex_post_epsilon}
             internal = plain_json({**made.value.internal, **own})
             self.records.keep_internal(self.part.folder, json.dumps(internal))
-
-
-def _drawn(made: StageRelease, cost: Cost) -> Drawn:
-    return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
 
 
 def _free(part: Planned) -> Cost:

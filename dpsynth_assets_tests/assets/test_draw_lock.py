@@ -5,10 +5,10 @@ import threading
 import pytest
 from sqlalchemy import make_url
 
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
-from dpsynth_assets.privacy.guarantees import Cost
+from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets.releases.waiting import alone
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 from dpsynth_assets_tests.stored import release_once
@@ -75,7 +75,7 @@ def test_the_first_value_stored_under_a_charge_is_the_release(tmp_path):
     def draw(reservation):
         store.save(reservation.id, {"drawn by": "a run that was taken for dead"})
         cost = Cost(guarantee=wanted.guarantee, event=wanted.event)
-        return Drawn(facts={"drawn by": "this run"}, rows=None, cost=cost)
+        return Release(value=StageRelease(facts={"drawn by": "this run"}), cost=cost)
 
     made = release_once(
         ledger=ledger, store=store, request=wanted, terms=make_terms(), plan=(), draw=draw

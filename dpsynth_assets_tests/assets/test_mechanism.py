@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.files.whole import Room
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.errors import (
@@ -17,9 +18,9 @@ from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
-from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, Cost, GuaranteeType
+from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.releases.once import Drawn, PublicInputError
+from dpsynth_assets.releases.once import PublicInputError
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.releases.waiting import UnagreedChargeError, paying_only
 from dpsynth_assets.report.label_texts import assumptions
@@ -75,7 +76,7 @@ class Mechanism:
         assert self.ledger.is_open(reservation.id), "drawn before it was paid for"
         self.draws += 1
         rows = pl.DataFrame({"text": [f"draw {self.draws}"]})
-        return Drawn(facts={"draw": self.draws}, rows=rows, cost=self.cost)
+        return Release(value=StageRelease(facts={"draw": self.draws}, rows=rows), cost=self.cost)
 
 
 def run(ledger, store, draw, asked=None, **more):

@@ -8,12 +8,13 @@ from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.releases.once import Drawn, StoredRelease
+from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.stored import release_once
 
@@ -93,14 +94,15 @@ def writes_rows(wanted: ReleaseRequest) -> bool:
 
 
 def release(ledger: Ledger, store: ReleaseStore, wanted: ReleaseRequest) -> StoredRelease:
-    def draw(reservation: Reservation) -> Drawn:
+    def draw(reservation: Reservation) -> Release[StageRelease]:
         assert ledger.is_open(reservation.id)
         _note(RESERVED)
         drawn = NoisyHistogram(**HISTOGRAM).release(COUNTS)
         dp_counts = [int(count) for count in drawn.value]
         _note(DRAWN)
         rows = pl.DataFrame({"count": dp_counts}) if writes_rows(wanted) else None
-        return Drawn(facts={"dp_counts": dp_counts}, rows=rows, cost=drawn.cost)
+        made = StageRelease(facts={"dp_counts": dp_counts}, rows=rows)
+        return Release(value=made, cost=drawn.cost)
 
     return release_once(ledger=ledger, store=store, request=wanted, terms=TERMS, plan=(), draw=draw)
 

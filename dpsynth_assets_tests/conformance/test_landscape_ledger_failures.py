@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import pytest
 
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import (
@@ -18,11 +19,10 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
     PureEvent,
 )
-from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
 from dpsynth_assets.privacy.renyi import float_up, zcdp_rho
-from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 from dpsynth_assets_tests.stored import release_once
 
@@ -36,7 +36,7 @@ def run(folder, event=FRUGAL, terms=None, **changes):
 
     def draw(_reservation):
         cost = Cost(guarantee=GuaranteeType.DP, event=event)
-        return Drawn(facts={"drawn": str(event)}, rows=None, cost=cost)
+        return Release(value=StageRelease(facts={"drawn": str(event)}), cost=cost)
 
     ledger = Ledger(sqlite_url(folder))
     release_once(

@@ -16,6 +16,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.executors import declared_executor
@@ -27,10 +28,9 @@ from dpsynth_assets.orchestration.resources.stores import (
 )
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
-from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.sensitive.unfinished import StoredPasses
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
@@ -162,7 +162,7 @@ def candidate_corpus(
     with private_section("/".join(KEY)):
         book = ledger.open()
 
-        def draw(reservation: Reservation) -> Drawn:
+        def draw(reservation: Reservation) -> Release[StageRelease]:
             private = sensitive_store.read_for_release(
                 COHORT, ledger=book, reservation=reservation, with_embeddings=False
             )
@@ -176,7 +176,7 @@ def candidate_corpus(
                 if number == 1:
                     reached(PASS)
             reached(DRAWN)
-            return Drawn(facts={"dp_counts": drawn}, rows=None, cost=cost_of(drawn))
+            return Release(value=StageRelease(facts={"dp_counts": drawn}), cost=cost_of(drawn))
 
         stored = release_once(
             ledger=book,
