@@ -303,7 +303,7 @@ def _copied_starts(
     """Finds the first words of a block's particular spans: int64 (S,), in order."""
     hashes, starts = block.spans(SPAN_WORDS)
     candidates = np.unique(hashes)
-    holders = _holders(private, candidates, SPAN_WORDS)
+    holders = span_holders(private, candidates, SPAN_WORDS)
     public = in_public(candidates, SPAN_WORDS, public_texts)
     leaked = candidates[(holders > 0) & (holders <= MOST_UNITS) & ~public]
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
@@ -314,7 +314,7 @@ def _copied_starts(
     return suspects[~_composed(suspects, common, common | everyday)]
 
 
-def _holders(private: Iterable[HeldRecords], candidates: np.ndarray, words: int) -> np.ndarray:
+def span_holders(private: Iterable[HeldRecords], candidates: np.ndarray, words: int) -> np.ndarray:
     """Counts the private units of all shards that hold each span: int64 (C,)."""
     return np.sum([each.span_holders(candidates, words) for each in private], axis=0)
 
@@ -334,7 +334,7 @@ def _common_words(
     hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
     public = in_public(candidates, PIECE_WORDS, public_texts)
-    common = candidates[public | (_holders(private, candidates, PIECE_WORDS) > MOST_UNITS)]
+    common = candidates[public | (span_holders(private, candidates, PIECE_WORDS) > MOST_UNITS)]
     pieces = starts[np.isin(hashes, common)]
     covered = np.zeros(len(block.words), dtype=bool)
     for offset in range(PIECE_WORDS):

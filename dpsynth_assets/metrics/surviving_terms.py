@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpsynth_assets.attacks.overlap import in_public, word_blocks
+from dpsynth_assets.attacks.overlap import in_public, span_holders, word_blocks
 from dpsynth_assets.metrics.metric import Metric, Sides, Tables
 
 BANDS = ((2, 4), (5, 9), (10, 19), (20, 49), (50, 99), (100, None))
@@ -95,7 +95,7 @@ def _shares(sides: Sides) -> dict[int, float]:
     for words in TERM_WORDS:
         terms = _terms(private.source.texts, words)
         terms = terms[~in_public(terms, words, sides.public_texts)]
-        holders.append(private.searched.span_holders(terms, words))
+        holders.append(span_holders(private.searched, terms, words))
         kept.append(np.isin(terms, _terms(sides.corpus.texts, words)))
     numbers, found = np.concatenate(holders), np.concatenate(kept)
     bands = {
