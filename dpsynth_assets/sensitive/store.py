@@ -2,7 +2,7 @@
 
 A mechanism reads with an open reservation in the ledger: records are bound to a charge before it is
 made, and read once it is open. Internal stages (embedding the records, scoring against held-out
-text) read for a stated purpose and may not release what they derive.
+text) read without a charge, and may not release what they derive.
 
 With DPSYNTH_SENSITIVE_KEY in the environment every file is encrypted (`sealing.py`) and decrypted
 in memory; nothing is memory-mapped, so records and embeddings have to fit there. With
@@ -11,9 +11,8 @@ DPSYNTH_SENSITIVE_URL the files are in an object store (`sealed_objects.py`), ne
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -53,7 +52,6 @@ from dpsynth_assets.sensitive.stored_parts import StoredParts, new_folder
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
 
-InternalPurpose = Literal["embed records", "find secrets", "internal evaluation"]
 _PASSES = "passes"
 
 
@@ -179,18 +177,14 @@ class StoredRecords:
             self._files.write_table(path, table)
         return path
 
-    def read_internal_table(
-        self, dataset: str, name: str, *, purpose: InternalPurpose
-    ) -> pl.DataFrame:
+    def read_internal_table(self, dataset: str, name: str) -> pl.DataFrame:
         """Reads what `write_internal_table` stored, for an internal stage."""
-        del purpose
         return self._files.read_table(self.folder(dataset) / f"{name}.parquet")
 
     def read_internal(
-        self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
+        self, dataset: str, split: Split, *, with_embeddings: bool = False
     ) -> PrivateInputs:
         """Reads a split for a stage whose output stays sensitive or internal."""
-        del purpose  # Stated at the call site, where a reviewer and a test look for it.
         return self._read(dataset, split, with_embeddings=with_embeddings)
 
     def each_for_scoring(
@@ -200,15 +194,6 @@ class StoredRecords:
         self._require(dataset, split, with_embeddings=with_embeddings)
         for place in self.parts(dataset).places:
             yield read_part(place, split, with_embeddings=with_embeddings)
-
-    def read_for_scoring(self, dataset: str, split: Split) -> tuple[pl.DataFrame, np.ndarray]:
-        """Records and embeddings of a split, for internal evaluation."""
-        private = self.read_internal(
-            dataset, split, purpose="internal evaluation", with_embeddings=True
-        )
-        if private.embeddings is None:
-            raise ValueError(f"Expected embeddings of dataset {dataset!r}, got none.")
-        return private.records, private.embeddings
 
     def require_records(self, dataset: str, *, with_embeddings: bool = False) -> None:
         """Refuses a release, before its charge, where a file that it would read is not there.

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dpsynth_assets.methods.dataset_plan import stage_request
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.classifiers import new_label_classifier, save_label_classifier
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
@@ -52,11 +53,11 @@ def releases(tmp_path):
 class HeldOut:
     """Held-out records whose label is the sign of their first coordinate."""
 
-    def read_for_scoring(self, dataset, split):
+    def read_internal(self, dataset, split, *, with_embeddings):
         assert (dataset, split) == ("letters", "held_out")
         embeddings = np.eye(4, dtype=np.float32)[[0, 0, 0, 1]] * [[1], [1], [-1], [1]]
         records = pl.DataFrame({"text": ["a"] * 4, "label": [LABELS[i] for i in (0, 0, 1, 1)]})
-        return records, embeddings.astype(np.float32)
+        return PrivateInputs(records=records, embeddings=embeddings.astype(np.float32))
 
 
 @pytest.fixture

@@ -83,9 +83,7 @@ def warn(plan, rows):
     """What the internal comparison tells: its check, its metadata, and the table it keeps."""
     asset = copied_spans_asset(SPEC, plan.methods[0])
     told = asset(candidate_corpus=rows, public_corpus=PUBLIC, sensitive_store=SensitiveStore())
-    table = SensitiveStore().read_internal_table(
-        "letters", spans_table("mean_uniform"), purpose="internal evaluation"
-    )
+    table = SensitiveStore().read_internal_table("letters", spans_table("mean_uniform"))
     return told, table
 
 

@@ -82,18 +82,15 @@ class Records(SensitiveStore):
         records._held_out = held_out
         return records
 
-    def read_for_scoring(self, dataset, split):
+    def read_internal(self, dataset, split, *, with_embeddings=False):
         rows = _rows(self._held_out if split == "held_out" else 200, f"{PRIVATE} {split}")
-        return rows, embedded(rows["text"].to_list(), 0.0)
-
-    def read_internal(self, dataset, split, *, purpose, with_embeddings=False):
-        rows, embeddings = self.read_for_scoring(dataset, split)
+        embeddings = embedded(rows["text"].to_list(), 0.0)
         ids = [str(number) for number in range(rows.height)]
         known = rows.with_columns(record_id=pl.Series(ids), unit_id=pl.Series(ids))
         return PrivateInputs(records=known, embeddings=embeddings)
 
     def each_for_scoring(self, dataset, split, *, with_embeddings=True):
-        yield self.read_internal(dataset, split, purpose="internal evaluation")
+        yield self.read_internal(dataset, split)
 
 
 @pytest.fixture

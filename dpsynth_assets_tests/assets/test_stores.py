@@ -107,7 +107,7 @@ def test_embeddings_of_other_records_go_with_those_records(sensitive):
         sensitive.pay_for_records("tickets", with_embeddings=True)
     write_embeddings(sensitive, "tickets", "source", np.eye(7, 3, dtype=np.float32))
     with pytest.raises(PrivacyError, match="one embedding per record"):
-        sensitive.read_internal("tickets", "source", purpose="scores", with_embeddings=True)
+        sensitive.read_internal("tickets", "source", with_embeddings=True)
 
 
 def test_a_flipped_byte_of_the_plain_records_is_noticed(sensitive):
@@ -116,18 +116,18 @@ def test_a_flipped_byte_of_the_plain_records_is_noticed(sensitive):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(PrivacyError, match="as it was written, got other content"):
-        sensitive.read_internal("tickets", "source", purpose="embed records")
+        sensitive.read_internal("tickets", "source")
 
 
 def test_private_inputs_do_not_print_their_records(sensitive):
-    private = sensitive.read_internal("tickets", "source", purpose="embed records")
+    private = sensitive.read_internal("tickets", "source")
     assert "one" not in repr(private)
 
 
 def test_missing_records_say_what_to_materialise(tmp_path):
     store = SensitiveStore.at(str(tmp_path))
     with pytest.raises(PrivacyError, match="Materialise tickets/shared/private_records"):
-        store.read_internal("tickets", "source", purpose="embed records")
+        store.read_internal("tickets", "source")
 
 
 def io_contexts(key):

@@ -82,7 +82,9 @@ def test_a_charge_states_the_make_of_the_array_wherever_embedding_is_killed(
         except PrivacyError:
             seen.add("refused")
             continue
-        (made,) = np.unique(store.read_for_scoring("letters", "source")[1]).tolist()
+        (made,) = np.unique(
+            store.read_internal("letters", "source", with_embeddings=True).vectors
+        ).tolist()
         assert store.embeddings_rest_on("letters") == {"embeddings": {"arithmetic": str(made)}}
         seen.add(made)
     assert seen == {0.0, 1.0, "refused"}
@@ -106,7 +108,9 @@ def test_a_slow_run_that_is_killed_leaves_no_version_of_another_beside_its_array
         store.require_records("letters", with_embeddings=True)
     monkeypatch.setattr(PrivateFiles, "write_array", write)
     task(place)
-    assert np.unique(store.read_for_scoring("letters", "source")[1]).tolist() == [1.0]
+    assert np.unique(
+        store.read_internal("letters", "source", with_embeddings=True).vectors
+    ).tolist() == [1.0]
 
 
 def test_one_process_at_a_time_embeds_a_cohort(store):

@@ -31,7 +31,7 @@ ONE, TWO = LocalWorkers(1), LocalWorkers(2)
 
 
 def read(store, spec, split="source"):
-    return store.read_internal(spec.name, split, purpose="embed records").records
+    return store.read_internal(spec.name, split).records
 
 
 def files(store, name="letters"):

@@ -78,7 +78,7 @@ def test_the_sample_is_the_same_in_parts_and_whole(stores, rows):
     ]
     whole, parted = samples
     assert whole.records.height == min(
-        rows, stores[0].read_for_scoring("letters", "source")[0].height
+        rows, stores[0].read_internal("letters", "source").records.height
     )
     assert whole.records.equals(parted.records)
     assert whole.embeddings.tobytes() == parted.embeddings.tobytes()
@@ -130,7 +130,7 @@ def test_another_record_is_another_version(stores):
 def test_copies_are_counted_alike_in_parts_and_whole(stores):
     from dpsynth_assets.attacks.overlap import word_blocks
 
-    texts = stores[0].read_for_scoring("letters", "source")[0]["text"].to_list()
+    texts = stores[0].read_internal("letters", "source").records["text"].to_list()
     (block,) = word_blocks([*texts[::5], LONG])
     features = np.concatenate([embedded(texts[:20]), embedded([LONG])])
     for words in (1, 2, 5):
@@ -181,7 +181,7 @@ class Embedder(OpenedModels):
 
 def test_scores_are_the_same_in_parts_and_whole(tmp_path, stores):
     spec = declared(tmp_path, rows=ROWS, evaluation={"rows": 40, "references": False})
-    texts = stores[0].read_for_scoring("letters", "source")[0]["text"].to_list()
+    texts = stores[0].read_internal("letters", "source").records["text"].to_list()
     rows = pl.DataFrame(
         {"text": [*texts[:3], *(f"A {a} by the {b}" for a in WORDS for b in WORDS[:5])]}
     ).with_columns(label=pl.Series([LABELS[n % 2] for n in range(43)]))

@@ -59,11 +59,6 @@ def faulty_store() -> dict[str, Any]:
             """Raises an error that quotes what an internal step would read."""
             quoting(super().read_internal(*arguments, **options).records)
 
-        def read_for_scoring(self, *arguments: Any, **options: Any) -> NoReturn:
-            """Raises an error that quotes what scores are computed from."""
-            records, _ = super().read_for_scoring(*arguments, **options)
-            quoting(records)
-
         def each_for_scoring(self, *arguments: Any, **options: Any) -> NoReturn:
             """Raises an error that quotes the first part that scores are computed from."""
             quoting(next(super().each_for_scoring(*arguments, **options)).records)

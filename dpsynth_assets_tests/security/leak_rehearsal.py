@@ -129,7 +129,7 @@ def _decrypted_records(folder: Path) -> Path:
     """The records of the store as mechanisms read them, in a folder of their own."""
     from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
-    private = SensitiveStore().read_internal(COHORT, "source", purpose="internal evaluation")
+    private = SensitiveStore().read_internal(COHORT, "source")
     folder.mkdir(mode=0o700)
     private.records.write_parquet(folder / "source.parquet")
     return folder

@@ -34,7 +34,7 @@ def files(store):
 
 
 def read(store):
-    return store.read_internal("letters", "source", purpose="embed records", with_embeddings=True)
+    return store.read_internal("letters", "source", with_embeddings=True)
 
 
 def test_everything_comes_back_as_it_was_stored(sealed):
@@ -43,9 +43,7 @@ def test_everything_comes_back_as_it_was_stored(sealed):
     np.testing.assert_array_equal(private.embeddings, EMBEDDINGS)
     assert sealed.read_internal_text("letters", "source_embeddings.version") == "v1"
     assert json.loads(sealed.read_internal_text("letters", "mean_internal.json")) == TEXTS[0]
-    table = sealed.read_internal_table(
-        "letters", "non_private_corpus", purpose="internal evaluation"
-    )
+    table = sealed.read_internal_table("letters", "non_private_corpus")
     assert table.equals(RECORDS)
 
 

@@ -82,7 +82,7 @@ def objects(place):
 
 
 def read(store):
-    return store.read_internal("letters", "source", purpose="embed records", with_embeddings=True)
+    return store.read_internal("letters", "source", with_embeddings=True)
 
 
 # One contract, whatever the place.

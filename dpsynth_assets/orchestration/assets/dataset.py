@@ -177,7 +177,7 @@ def _find(
     if not any(kind.detector == "column" for kind in declared.kinds):
         found = find_in_parts(declared, require_parts(spec, store), workers, share)
     else:
-        private = store.read_internal(spec.name, "source", purpose="find secrets")
+        private = store.read_internal(spec.name, "source")
         values = values_of_columns(spec)
         found = find_secrets(private.records, declared, of_columns=values, progress=share)
     store.write_internal_table(spec.name, DICTIONARY, found.secrets)

@@ -162,7 +162,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         made: dg.MaterializeResult[Any] = dg.MaterializeResult(
             metadata={"dpsynth/guarantee": "none"}
         )
-        private = sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation")
+        private = sensitive_store.read_internal(spec.name, "source")
         version = _version(spec, plan, public_language_model, models, "non-private")
         version = version_with_records(version, private.records)
         if ceiling_is_kept(sensitive_store, spec.name, version):
@@ -283,7 +283,7 @@ def _corpora(
         rows = references[PUBLIC_ONLY]
         told: dict[str, Any] = {"guarantee": "dp", "epsilon": 0.0, "delta": 0.0}
         yield CorpusToScore("public only", rows, "floor", told)
-        rows = store.read_internal_table(spec.name, CEILING, purpose="internal evaluation")
+        rows = store.read_internal_table(spec.name, CEILING)
         told = {"guarantee": "none", "epsilon": "∞"}
         yield CorpusToScore("non-private", rows, "ceiling", told)
     for planned in plan.corpora:

@@ -175,7 +175,7 @@ def ceiling_is_kept(store: SensitiveStore, cohort: str, version: str) -> bool:
     """Says whether the stored ceiling is of this version, and can be read."""
     if store.read_internal_text(cohort, _VERSION) != version:
         return False
-    read = partial(store.read_internal_table, name=CEILING, purpose="internal evaluation")
+    read = partial(store.read_internal_table, name=CEILING)
     return found(cohort, read) is not None
 
 

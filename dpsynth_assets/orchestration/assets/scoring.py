@@ -195,10 +195,10 @@ def _private_reference(
     Copies are looked for in all source records, of which one shard is held at a time.
     """
     sample = sampled_source(store.each_for_scoring(spec.name, "source"), spec.name, rows)
-    held_out = store.read_for_scoring(spec.name, "held_out")
+    held_out = store.read_internal(spec.name, "held_out", with_embeddings=True)
     return PrivateReference(
         source=ScoredSide.of(sample.records, sample.embeddings),
-        held_out=ScoredSide.of(*held_out),
+        held_out=ScoredSide.of(held_out.records, held_out.vectors),
         canaries=read_canaries(spec),
         everywhere=ScoredSource(store=store, dataset=spec.name, with_embeddings=True),
         source_label_count=sample.labels,
@@ -394,7 +394,8 @@ def score_models(
         entry = last_charge(ledger, f"{spec.name}/{planned.folder}/{stage}", spec.account)
         if entry is None:
             continue
-        held_out = ScoredSide.of(*store.read_for_scoring(spec.name, "held_out"))
+        private = store.read_internal(spec.name, "held_out", with_embeddings=True)
+        held_out = ScoredSide.of(private.records, private.vectors)
         files, event, terms = releases.files(entry.reservation), entry.event, plan.terms
         rows.append(
             {
