@@ -157,21 +157,25 @@ class Releasing:
         return self.request.guarantee == GuaranteeType.EX_POST
 
     @property
+    def _expected(self) -> Admission:
+        """What the ledger would answer now."""
+        return self.ledger.preview(self.request, self.terms, self.plan)
+
+    @property
     def _ledger_folder(self) -> Path | None:
         file = sqlite_path(self.ledger.url)
         return None if file is None else file.parent
 
     def _reserved(self) -> Reservation:
         """Checks all that can be checked before a charge, and charges; or finds the value."""
-        expected = self.ledger.preview(self.request, self.terms, self.plan)
+        expected = self._expected
         expect_consent(self.request, expected)
         if not expected.reused:  # A reuse only reads.
             self.store.check_room(Room(), ledger=self._ledger_folder)
             if self.prepare is not None and expected.admitted:
                 self.store.check_room(self._prepared(), ledger=self._ledger_folder)
                 self.request = self.request.resting_on(self.rests_on())
-        marked = self._marked(expected)
-        reservation = self.ledger.reserve(self.request, self.terms, self.plan, marked)
+        reservation = self.ledger.reserve(self.request, self.terms, self.plan, self._marked())
         if not reservation.reused:
             self._say_what_was_edited(reservation)
         return reservation
@@ -336,13 +340,13 @@ class Releasing:
         decided: Mapping[str, Any] = plain_json(dict(self.drawn_from()))
         return decided
 
-    def _marked(self, expected: Admission) -> Callable[[Reservation], None] | None:
+    def _marked(self) -> Callable[[Reservation], None] | None:
         """Marks a draw before its charge is on disk; a mark without a charge has no effect."""
         passes = self.passes
         if passes is None:
             return None
         # What admits a charge seldom waits for anything else: the ledger is not locked meanwhile.
-        facts = self._decided_by() if expected.admitted else None
+        facts = self._decided_by() if self._expected.admitted else None
 
         def mark(reservation: Reservation) -> None:
             try:
