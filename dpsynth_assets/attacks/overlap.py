@@ -316,7 +316,7 @@ def _copied_starts(
 
 def span_holders(private: Iterable[HeldRecords], candidates: np.ndarray, words: int) -> np.ndarray:
     """Counts the private units of all shards that hold each span: int64 (C,)."""
-    return np.sum([each.span_holders(candidates, words) for each in private], axis=0)
+    return np.asarray(sum(each.span_holders(candidates, words) for each in private))
 
 
 def _composed(starts: np.ndarray, common: np.ndarray, at_an_end: np.ndarray) -> np.ndarray:
