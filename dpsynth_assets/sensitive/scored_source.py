@@ -38,7 +38,7 @@ class ScoredSource:
     with_embeddings: bool = False
 
     def __iter__(self) -> Iterator[HeldRecords]:
-        """Reads the shards, every time anew."""
+        """Reads the shards, at every call."""
         embedded = self.with_embeddings
         for some in self.store.each_for_scoring(self.dataset, "source", with_embeddings=embedded):
             units = some.records["unit_id"].to_list() if self.by_unit else None
