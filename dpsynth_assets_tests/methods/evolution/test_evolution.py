@@ -264,7 +264,7 @@ def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
 
 def test_there_is_no_run_without_noise():
     # Nine published scripts default to noise = 0, and nothing warns.
-    assert "Expected a budget_share" in plan_of(epsilon=0.0).refusal
+    assert "Expected a part of the budget" in plan_of(epsilon=0.0).refusal
     plan = plan_of(epsilon=1e6)
     assert plan.parameters["noise_std"] == 1.0
     with pytest.raises(ValueError, match="noise"):

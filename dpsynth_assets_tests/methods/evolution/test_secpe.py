@@ -143,7 +143,7 @@ def test_group_privacy_of_the_record_event_is_the_secrets_own_event():
 
 
 def test_records_without_a_share_of_the_budget_are_refused():
-    with pytest.raises(ValueError, match="Expected a budget_share"):
+    with pytest.raises(ValueError, match="Expected a part of the budget"):
         record_level(0.0)
 
 
