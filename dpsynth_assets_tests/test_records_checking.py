@@ -45,6 +45,14 @@ def test_a_sound_file_has_no_problems(tmp_path):
     assert check(write(tmp_path, [GOOD])) == []
 
 
+def test_records_beyond_the_bound_of_their_unit_are_counted(tmp_path):
+    rows = [GOOD | {"key": f"k{n}", "who": f"w{n % 2}"} for n in range(5)]
+    file = write(tmp_path, rows)
+    problem = only(check(file), file)
+    assert "at most 1 of one who, got 3 records beyond it" in str(problem)
+    assert problem.severity == "warning"
+
+
 @pytest.mark.parametrize(
     ("row", "field", "words"),
     [

@@ -152,6 +152,7 @@ def check_records(
         *_of_encodings(stray, spec),
         *_of_kept_ids(judged, spec),
         *_set_aside(judged, spec, stray),
+        *_over_bound(usable, spec),
         *_cleaned(raw[column_names(spec).text]),
         *_no_records(usable, spec),
         *_in_no_cohort(source, whole or spec),
@@ -217,6 +218,18 @@ def _set_aside(
         if rule is Rule.DAMAGED_TEXT and stray is not None and spec.source.encoding == UTF_8:
             got, remedy = f"{got}; {stray[0]}", stray[1]
         yield Problem(field, expected, got, remedy, "warning")
+
+
+def _over_bound(usable: pl.DataFrame, spec: PrivateDatasetSpec) -> Iterator[Problem]:
+    """Says how many records a privacy unit has beyond its bound: no method reads them."""
+    if spec.privacy_unit.column is None:
+        return
+    most = spec.privacy_unit.max_records
+    over = usable.filter(pl.int_range(pl.len()).over("unit") >= most).height
+    if over:
+        got, remedy = f"{over} records beyond it", "Keep it, or raise it, which raises the noise."
+        expected = f"at most {most} of one {spec.privacy_unit.column}"
+        yield Problem("privacy_unit.max_records", expected, got, remedy, "warning")
 
 
 def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> Iterator[Problem]:
