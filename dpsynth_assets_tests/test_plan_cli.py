@@ -16,6 +16,7 @@ from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets_tests.children import dpsynth
 
 SCREEN = {"COLUMNS": "100"}
+BUDGET = {"epsilon": 4.0, "delta": 1e-6}
 
 
 @pytest.fixture
@@ -96,6 +97,23 @@ def test_a_refused_method_is_a_line_and_exit_code_2(folder):
     assert uniform["tail"]["typical"] < 0.01
     assert clustered["tail"]["tokens"] == 49_152
     assert facts["undeclared"]
+
+
+def test_a_plan_above_its_budget_is_a_warning_that_refuses_nothing(folder):
+    declare(folder, {"method": "epsvec", "budget_share": 0.5})
+    file = folder / "notes.yaml"
+    base, cohort = yaml.safe_load_all(file.read_text())
+    cohort["attributes"] |= {"topic_histogram": {"noise_std": 1.0}, "budget": BUDGET}
+    file.write_text(yaml.safe_dump_all([base, cohort]))
+    told = plan("notes", "--json")
+    facts = json.loads(told.stdout)
+    assert told.exit_code == 0
+    assert facts["refusals"] == []
+    (line,) = facts["warnings"]
+    assert "budget.epsilon: expected releases that cost at most 4 together, got " in line
+    (topics,) = [row for row in facts["releases"] if row["release"] == "shared/topic_histogram"]
+    assert topics["noise"] == "discrete Gaussian of standard deviation 1 records"
+    assert topics["target_epsilon"] == topics["epsilon"]
 
 
 # Minutes

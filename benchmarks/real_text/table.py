@@ -344,6 +344,8 @@ def _entry(size: Size, text: str) -> Entry:
         return Entry(title=name, method=name)
     entry = of_method(size, name)
     settings = {**entry.settings, **(json.loads(given) if given else {})}
+    if settings.pop("rows", size.rows) != size.rows:
+        raise SystemExit(f"Expected no rows in {text}, since --sizes says how many, got some.")
     return replace(entry, title=text, settings=settings)
 
 

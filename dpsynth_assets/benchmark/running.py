@@ -133,12 +133,14 @@ class DatasetBench:
         """The cell at a place: another one wherever anything that it depends on differs."""
         cohort = self.cohort_of(place.records)
         shared = {"public": self._public_fields, "documents": self.dataset.documents}
-        line = next((each for each in self.spec.methods if each.name == place.line), None)
-        run = line and {n: getattr(line, n) for n in ("method", "settings", "declared")}
+        run: dict[str, Any] = {"method": place.line}
+        for line in self.spec.methods:
+            if line.name == place.line:
+                run = {n: getattr(line, n) for n in ("method", "settings", "declared")}
         return Cell(
             table={**shared, "rows": self.spec.rows, "records": cohort.version},
             cohort=self.name,
-            **(run or {"method": place.line}),
+            **run,
             epsilon=place.epsilon,
             delta=self.spec.delta,
             seed=place.seed,

@@ -371,7 +371,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     And which methods the plan refuses else (warnings).
     """
     from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.methods.promised_secrets import promise_problems
+    from dpsynth_assets.methods.promised_secrets import budget_warnings, promise_problems
     from dpsynth_assets.methods.provenance import input_problems
 
     plan = plan_dataset(spec)
@@ -382,7 +382,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
         found += [_placed(problem, index) for problem in lacking]
         if planned.plan.refusal is not None and not lacking:
             found.append(_refused(planned, index))
-    return [*found, *promise_problems(spec, plan)]
+    return [*found, *budget_warnings(spec, plan), *promise_problems(spec, plan)]
 
 
 def _placed(problem: Problem, index: int) -> Problem:

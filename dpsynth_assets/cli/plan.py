@@ -115,12 +115,18 @@ def _device_here(declared: str) -> str | None:
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
     """What the plan promises to secrets, and which promises it would break: those are refused."""
-    from dpsynth_assets.methods.promised_secrets import kept_promises, promise_problems
+    from dpsynth_assets.methods.promised_secrets import (
+        budget_warnings,
+        kept_promises,
+        promise_problems,
+    )
 
     broken = [replace(problem, file=spec.name) for problem in promise_problems(spec, planned)]
+    above = [replace(problem, file=spec.name) for problem in budget_warnings(spec, planned)]
     return {
         "secrets": [asdict(promise) for promise in kept_promises(spec, planned)],
         "refusals": [str(problem) for problem in broken],
+        "warnings": [str(problem) for problem in above],
     }
 
 
@@ -140,12 +146,13 @@ def _facts(planned: Any, rounds: int) -> dict[str, Any]:
 
 def _row(entry: Any) -> dict[str, Any]:
     stages, tail = ", ".join(entry.plan.charges), entry.plan.tail
+    declares = entry.target_epsilon is None  # Its noise, and so its ε.
     return {
         "release": f"{entry.folder}/{stages or 'candidate_corpus'}",
         "method": entry.method.name,
         "guarantee": str(entry.plan.guarantee),
         "budget_share": entry.share,
-        "target_epsilon": entry.target_epsilon,
+        "target_epsilon": entry.epsilon if declares else entry.target_epsilon,
         "epsilon": entry.epsilon if entry.folder == "shared" else entry.plan.epsilon,
         "noise": _noise(entry),
         "tokens_per_batch": entry.plan.tokens_per_batch,
@@ -158,8 +165,11 @@ def _row(entry: Any) -> dict[str, Any]:
 def _noise(entry: Any) -> str:
     parameters = entry.plan.parameters
     if entry.folder == "shared":
-        scale = entry.plan.stages[0].mechanism.histogram.scale
-        return f"{entry.method.mechanism_name}, scale {rounded_down(scale, '.3g')} records"
+        noise = entry.plan.stages[0].mechanism.histogram
+        scale = f"{rounded_down(noise.scale, '.3g')} records"
+        if entry.target_epsilon is None:
+            return f"discrete Gaussian of standard deviation {scale}"
+        return f"two histograms, {noise.noise} scale {scale}"
     if "eta" not in parameters:
         return str(parameters.get("noise", ""))
     eta = f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')}"
@@ -197,6 +207,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
             f"Expected share of the gap, from results on public corpora: {told}. dpsynth advise "
             f"{facts['cohort']} says more."
         )
+    say(*facts["warnings"], style="yellow")
     say(*facts["refusals"], style="red")
     if everything and facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"

@@ -16,7 +16,7 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
 from dpsynth_assets.methods.plan_cache import remembered_call
 from dpsynth_assets.methods.provenance import PlanGraph
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, SHARED, MethodPlan, Stage, Step, Writing
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage, Step, Writing
 from dpsynth_assets.models.prompt_templates import (
     PromptTemplates,
     declared_templates,
@@ -44,7 +44,7 @@ class Planned:
         target_epsilon: What the share is worth alone, as ε; None where noise is declared.
     """
 
-    folder: str = SHARED
+    folder: str
     method: Staged[Any]
     plan: MethodPlan
     share: float

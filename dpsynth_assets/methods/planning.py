@@ -33,7 +33,7 @@ from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.provenance import refusal_for_inputs
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
 from dpsynth_assets.methods.shared_histograms import ClusterHistogramRelease, TopicHistogramRelease
-from dpsynth_assets.methods.stages import MethodPlan
+from dpsynth_assets.methods.stages import SHARED, MethodPlan
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
@@ -157,7 +157,7 @@ def _secret_shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, fl
     """Share of the secrets' bound, in one round, of each method that protects them."""
     secret = secret_terms(spec)
     claims = {
-        entry.key: _bound(entry, terms).config.secret_share
+        entry.key: getattr(_bound(entry, terms).config, "secret_share", None)
         for entry in spec.methods
         if get_method(entry.method).guarantee is GuaranteeType.SECRET
     }
@@ -196,7 +196,7 @@ def _plan_topics(spec: PrivateDatasetSpec, terms: CohortTerms) -> Planned | None
     plan = method.plan()
     (event,) = plan.charges.values()
     share = float(event.rho) / zcdp_rho(terms.epsilon, terms.delta)
-    return Planned(method=method, plan=plan, share=share)
+    return Planned(folder=SHARED, method=method, plan=plan, share=share)
 
 
 def _worth(terms: CohortTerms, share: float) -> float:
@@ -211,6 +211,7 @@ def _plan_histogram(declared: HistogramSpec, terms: CohortTerms, share_scale: fl
     share = declared.budget_share * share_scale
     method = ClusterHistogramRelease(declared, terms)
     return Planned(
+        folder=SHARED,
         method=method,
         plan=method.plan(share * _BELOW * zcdp_rho(terms.epsilon, terms.delta)),
         share=declared.budget_share,

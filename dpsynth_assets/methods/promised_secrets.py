@@ -60,17 +60,23 @@ def kept_promises(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[KeptProm
     )
 
 
+def budget_warnings(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem]:
+    """Says whether all rounds of the plan cost more than the budget: the last are then refused."""
+    budget = plan.budget
+    cost = epsilon_of(plan.events * spec.budget.rounds, budget.delta, budget.accountant)
+    if cost <= budget.epsilon:
+        return []
+    expected = f"releases that cost at most {declared(budget.epsilon)} together"
+    return [Problem("budget.epsilon", expected, epsilon_up(cost), _CHEAPER, "warning")]
+
+
 def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem]:
     """Says in a line each which promises the plan breaks; the caller names the file."""
     budget = plan.budget
-    cost = epsilon_of(plan.events * spec.budget.rounds, budget.delta, budget.accountant)
-    expected = f"releases that cost at most {declared(budget.epsilon)} together"
-    over = Problem("budget.epsilon", expected, epsilon_up(cost), _CHEAPER, "warning")
-    problems = [over] if cost > budget.epsilon else []
     if spec.secrets is None or budget.secret is None:
-        return problems
+        return []
     kinds = [(kind.prior, kind.posterior) for kind in spec.secrets.kinds]
-    return problems + [
+    return [
         Problem(
             file="",
             field=f"secrets.kinds.{kinds.index((promise.prior, promise.promised))}.posterior",

@@ -209,7 +209,7 @@ class Sides:
         """Whether an attribute is there, or one of an attribute, e.g. `settings.encoder`."""
         found: Any = self
         for name in need.split("."):
-            found = getattr(found, name, None)
+            found = None if found is None else getattr(found, name)
         return found is not None and found is not False
 
     def once(self, make: "Callable[[Sides], Made]") -> Made:

@@ -81,7 +81,10 @@ def with_paper_links(description: str) -> str:
     """Turns each citation of a description into a Markdown link to its paper."""
     papers = _papers()
     citation = rf"(?<!\[)\b(?:{'|'.join(map(re.escape, papers))})\b"
-    link = lambda found: f"[{found[0]}](https://arxiv.org/abs/{papers[found[0]]})"  # noqa: E731
+
+    def link(found: re.Match[str]) -> str:
+        return f"[{found[0]}](https://arxiv.org/abs/{papers[found[0]]})"
+
     return re.sub(citation, link, description)
 
 

@@ -208,6 +208,10 @@ class GaussianVoting:
         """Refuses copies and pickles, each of which could release T rounds more."""
         raise TypeError("Expected one GaussianVoting for T rounds, got a request to copy it.")
 
+    def opened(self, released_before: int) -> "GaussianVoting":
+        """The rounds left of one charge; what a plan holds opens them, and releases none itself."""
+        return replace(self, released_before=released_before)
+
     @property
     def histogram(self) -> NoisyHistogram:
         """One round's noisy histogram: v·m votes of a unit may all be for one candidate."""

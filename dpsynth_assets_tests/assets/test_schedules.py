@@ -130,7 +130,9 @@ def test_releases_that_fit_one_by_one_and_not_together_are_refused():
     charge(spec, noise_multiplier=(2 * spent) ** -0.5)
     assert refusal_of(spec, plan, plan.methods[:1], ledger, "r") is None
     assert refusal_of(spec, plan, plan.methods[1:], ledger, "r") is None
-    assert "would overspend" in refusal_of(spec, plan, plan.methods, ledger, "r")
+    told = refusal_of(spec, plan, plan.methods, ledger, "r")
+    assert "would overspend" in told
+    assert all(f"letters/{name}/" in told for name in "ab")
 
 
 def test_only_the_named_methods_are_made_again():

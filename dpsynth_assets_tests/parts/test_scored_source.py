@@ -1,5 +1,6 @@
 """Evaluation over parts: the same copies, sample and scores, and never all records at a time."""
 
+import re
 import weakref
 from operator import methodcaller
 
@@ -11,6 +12,7 @@ from dpsynth_assets.attacks.overlap import HeldRecords
 from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+from dpsynth_assets.paths import project_root
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.sensitive import store as sensitive_store
 from dpsynth_assets.sensitive.read_source import store_records
@@ -199,6 +201,19 @@ def test_scores_are_the_same_in_parts_and_whole(tmp_path, stores):
     assert whole == parted
     assert whole[1]["near_duplicate_share"] > 0
     assert (stores[1].folder("letters") / "scores.json").exists()
+
+
+def test_records_are_read_without_a_charge_for_evaluation_alone():
+    reading = re.compile(r"\.(read_internal|read_internal_table|each_for_scoring)\b")
+    package = project_root() / "dpsynth_assets"
+    found = [path for path in package.rglob("*.py") if reading.search(path.read_text())]
+    assert {str(path.relative_to(package)) for path in found} == {
+        "orchestration/assets/dataset.py",  # Secrets in a column of values.
+        "orchestration/assets/evaluation.py",
+        "orchestration/assets/kept_scores.py",
+        "orchestration/assets/scoring.py",
+        "sensitive/scored_source.py",
+    }
 
 
 def test_closeness_is_a_function_of_the_pair_alone():

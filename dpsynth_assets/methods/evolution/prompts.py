@@ -50,10 +50,11 @@ class Message(BaseModel):
 
     @model_validator(mode="after")
     def _plain_names_only(self) -> Self:
-        for name in self.fields:
-            if not name.isidentifier():
+        for _, name, spec, conversion in Formatter().parse(self.content):
+            if name is not None and (not name.isidentifier() or spec or conversion):
+                got = f"{{{name}}}" if not name.isidentifier() else f"a format behind {name}"
                 raise ValueError(
-                    f"Expected names like {{tone}} in braces, got {{{name}}}; write {{{{ and }}}} "
+                    f"Expected names like {{tone}} in braces, got {got}; write {{{{ and }}}} "
                     "for braces that stay"
                 )
         return self

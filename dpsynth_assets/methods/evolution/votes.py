@@ -8,7 +8,7 @@ product rounds there (`privacy.nearest`), as the sensitivity of the vote histogr
 **Source** Xie et al. 2024 (Aug-PE), the nearest-neighbour histogram of Algorithm 1, within classes.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -172,7 +172,7 @@ class PrivateVotes:
             UnaccountedReleaseError: All planned rounds were released, or this one was.
         """
         if self._voting is None:
-            self._voting = replace(self._rounds, released_before=rounds)
+            self._voting = self._rounds.opened(rounds)
         if self._voting.iterations - self._voting.remaining != rounds:
             raise UnaccountedReleaseError(
                 "Expected the round after the last released one, got another. Continue from "
