@@ -14,13 +14,14 @@ whole numbers nothing lies, so what a threshold test gains there is never lost a
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
 
 from dpsynth_assets.privacy.errors import check_at_least, check_delta
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
+from dpsynth_assets.privacy.renyi import boundary
 
 _ULP = 2.0**-52
 
@@ -97,18 +98,6 @@ def compose_mu(mus: Iterable[float]) -> float:
     for mu in every:
         check_at_least(0, mu=mu)
     return math.sqrt(math.fsum(mu**2 for mu in every)) * (1.0 + 4.0 * _ULP)
-
-
-def boundary(
-    fits: Callable[[float], bool], fails: float, holds: float, bisections: int = 100
-) -> float:
-    """Bisects for where a monotone `fits` turns; returns the side on which it holds."""
-    for _ in range(bisections):
-        middle = (fails + holds) / 2.0
-        if middle in (fails, holds):
-            break
-        fails, holds = (fails, middle) if fits(middle) else (middle, holds)
-    return holds
 
 
 SUMMED_FROM = 2.5

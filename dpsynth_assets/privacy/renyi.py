@@ -8,7 +8,7 @@ the first of them (Feldman and Zrnic 2021). All divergences, ε and δ are round
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from dpsynth_assets.privacy.errors import check_delta, check_positive
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, PoissonGaussianEvent, flatten
-from dpsynth_assets.privacy.gaussian_dp import boundary
 
 ORDERS = tuple(1.0 + 0.25 * 1.05**step for step in range(201))
 """Orders at which a plan with sampled Gaussians is read: 1.25 to 4300, evenly in ln(α − 1)."""
@@ -241,3 +240,15 @@ def float_up(value: Fraction) -> float:
     except OverflowError:
         return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def boundary(
+    fits: Callable[[float], bool], fails: float, holds: float, bisections: int = 100
+) -> float:
+    """Bisects for where a monotone `fits` turns; returns the side on which it holds."""
+    for _ in range(bisections):
+        middle = (fails + holds) / 2.0
+        if middle in (fails, holds):
+            break
+        fails, holds = (fails, middle) if fits(middle) else (middle, holds)
+    return holds
