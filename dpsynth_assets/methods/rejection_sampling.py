@@ -314,7 +314,6 @@ def write_accepted(
     best = [-math.inf] * rows
     settings, tally, rules = kept.settings, _Tally(), kept.rules()
     todo = empty = list(range(rows))
-    round_number = 0
     for round_number in range(settings.rounds):
         report = _round_progress(progress, round_number, len(todo))
         candidates = write_rows(todo, round_number, report)
