@@ -99,20 +99,26 @@ def test_a_refused_method_is_a_line_and_exit_code_2(folder):
     assert facts["undeclared"]
 
 
-def test_a_plan_above_its_budget_is_a_warning_that_refuses_nothing(folder):
+@pytest.mark.parametrize(("std", "rounds", "kind"), [(1, 1, "refusals"), (2, 3, "warnings")])
+def test_a_round_above_the_budget_is_refused_and_later_rounds_are_warned_of(
+    folder, std, rounds, kind
+):
     declare(folder, {"method": "epsvec", "budget_share": 0.5})
     file = folder / "notes.yaml"
     base, cohort = yaml.safe_load_all(file.read_text())
-    cohort["attributes"] |= {"topic_histogram": {"noise_std": 1.0}, "budget": BUDGET}
+    cohort["attributes"] |= {
+        "topic_histogram": {"noise_std": std},
+        "budget": BUDGET | {"rounds": rounds},
+    }
     file.write_text(yaml.safe_dump_all([base, cohort]))
     told = plan("notes", "--json")
     facts = json.loads(told.stdout)
-    assert told.exit_code == 0
-    assert facts["refusals"] == []
-    (line,) = facts["warnings"]
+    assert told.exit_code == (2 if kind == "refusals" else 0)
+    (line,) = facts["refusals"] + facts["warnings"]
+    assert facts[kind] == [line]
     assert "budget.epsilon: expected releases that cost at most 4 together, got " in line
     (topics,) = [row for row in facts["releases"] if row["release"] == "shared/topic_histogram"]
-    assert topics["noise"] == "discrete Gaussian of standard deviation 1 records"
+    assert topics["noise"] == f"discrete Gaussian of standard deviation {std} records"
     assert topics["target_epsilon"] == topics["epsilon"]
 
 

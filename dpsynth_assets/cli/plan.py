@@ -123,6 +123,8 @@ def _promises(spec: Any, planned: Any) -> dict[str, Any]:
 
     broken = [replace(problem, file=spec.name) for problem in promise_problems(spec, planned)]
     above = [replace(problem, file=spec.name) for problem in budget_warnings(spec, planned)]
+    if planned.total_epsilon > planned.budget.epsilon:  # Not even one round is admitted.
+        broken, above = [*broken, *(replace(each, severity="error") for each in above)], []
     return {
         "secrets": [asdict(promise) for promise in kept_promises(spec, planned)],
         "refusals": [str(problem) for problem in broken],

@@ -61,7 +61,7 @@ def kept_promises(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[KeptProm
 
 
 def budget_warnings(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem]:
-    """Says whether all rounds of the plan cost more than the budget: the last are then refused."""
+    """Says whether all rounds of the plan cost more than the budget."""
     budget = plan.budget
     cost = epsilon_of(plan.events * spec.budget.rounds, budget.delta, budget.accountant)
     if cost <= budget.epsilon:

@@ -210,6 +210,8 @@ class GaussianVoting:
 
     def opened(self, released_before: int) -> "GaussianVoting":
         """The rounds left of one charge; what a plan holds opens them, and releases none itself."""
+        if released_before < self.released_before + self._released:
+            raise UnaccountedReleaseError("Expected the rounds that are left, got released ones.")
         return replace(self, released_before=released_before)
 
     @property

@@ -203,7 +203,7 @@ def test_scores_are_the_same_in_parts_and_whole(tmp_path, stores):
     assert (stores[1].folder("letters") / "scores.json").exists()
 
 
-def test_records_are_read_without_a_charge_for_evaluation_alone():
+def test_records_are_read_without_a_charge_in_the_listed_files_alone():
     reading = re.compile(r"\.(read_internal|read_internal_table|each_for_scoring)\b")
     package = project_root() / "dpsynth_assets"
     found = [path for path in package.rglob("*.py") if reading.search(path.read_text())]

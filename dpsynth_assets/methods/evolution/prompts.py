@@ -50,13 +50,16 @@ class Message(BaseModel):
 
     @model_validator(mode="after")
     def _plain_names_only(self) -> Self:
-        for _, name, spec, conversion in Formatter().parse(self.content):
-            if name is not None and (not name.isidentifier() or spec or conversion):
-                got = f"{{{name}}}" if not name.isidentifier() else f"a format behind {name}"
+        for name in self.fields:
+            if not name.isidentifier():
                 raise ValueError(
-                    f"Expected names like {{tone}} in braces, got {got}; write {{{{ and }}}} "
+                    f"Expected names like {{tone}} in braces, got {{{name}}}; write {{{{ and }}}} "
                     "for braces that stay"
                 )
+        try:
+            self.content.format_map(dict.fromkeys(self.fields, "text"))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"Expected formats that a text takes, got: {error}") from None
         return self
 
 

@@ -354,7 +354,10 @@ def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path,
 def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanisms():
     plan = plan_of()
     assert plan.stage(STAGE).mechanism.noise_std == plan.parameters["noise_std"]
-    assert replace(plan.stage(STAGE).mechanism, released_before=2).remaining == 1
+    left = plan.stage(STAGE).mechanism.opened(2)
+    assert left.remaining == 1
+    with pytest.raises(UnaccountedReleaseError, match="rounds that are left"):
+        left.opened(1)
 
 
 def test_records_without_embeddings_are_refused_without_a_number(tmp_path, api):

@@ -87,8 +87,8 @@ def test_other_content_is_another_prompt(prompt):
         ({"message_template": [{"role": "robot", "content": ""}]}, "role"),
         ({"message_template": [{"content": "{sample[0]}"}]}, "names like"),
         ({"message_template": [{"content": "{}"}]}, "names like"),
-        ({"message_template": [{"content": "{tone:{width}}"}]}, "a format behind tone"),
-        ({"message_template": [{"content": "{tone!r}"}]}, "a format behind tone"),
+        ({"message_template": [{"content": "{tone:{width}}"}]}, "formats that a text takes"),
+        ({"message_template": [{"content": "{tone:d}"}]}, "formats that a text takes"),
         (
             {
                 "message_template": [{"content": ""}],
