@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+# Databases of Dagster wait for the disk at every event: in memory, where it is plenty, not.
+MEMORY, PLENTY = Path("/dev/shm"), 6 << 30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > PLENTY:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 PATIENCE_SECONDS = 120
 
 LONGEST_FIRST = (
