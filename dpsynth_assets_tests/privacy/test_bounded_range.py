@@ -26,14 +26,7 @@ def profile_after(draws, eta, *, upper, steps):
 
 
 @pytest.mark.parametrize(
-    ("relation", "records", "factor"),
-    [
-        ("add-remove", 1, 1),
-        ("zero-out", 1, 1),
-        ("replace-one", 1, 2),
-        ("add-remove", 3, 3),
-        ("replace-one", 3, 6),
-    ],
+    ("relation", "records", "factor"), [("zero-out", 1, 1), ("replace-one", 3, 6)]
 )
 def test_eta_counts_every_logit_vector_that_may_change(relation, records, factor):
     eta = eta_of(
@@ -121,10 +114,6 @@ def test_fifty_draws_cost_the_reference_epsilon():
     assert bounded_range_epsilon(0.1875, 50, 1e-6) == pytest.approx(3.0703125, abs=1e-9)
     lower = bounded_range_epsilon(0.1875, 50, 1e-6, upper=False)
     assert 3.0703125 - 0.02 <= lower <= 3.0703125
-
-
-def test_no_draw_costs_nothing():
-    assert bounded_range_epsilon(0.1875, 0, 1e-6) == 0.0
 
 
 def test_huge_blocks_are_declared_unaffordable():

@@ -58,10 +58,6 @@ def test_training_noise_is_the_smallest_within_the_target(accountant, unit, othe
     assert epsilon(found) <= 1.0 < epsilon(found / (1 + 1.01 * TOLERANCE))
 
 
-def test_the_paper_on_data_clusters_draws_373_tokens_with_batches_of_64():
-    assert tokens_of(2 * 9 / (64 * 1.5), 10.0, 108_000**-1.1) == 373
-
-
 def test_a_target_must_be_positive():
     with pytest.raises(ValueError, match="target_epsilon"):
         dp_sgd_noise_multiplier(steps_of(), target_epsilon=0.0, delta=1e-6)

@@ -114,15 +114,6 @@ def test_a_single_batch_is_done_where_no_operation_is_shared(threads):
     assert found != here
 
 
-@pytest.mark.parametrize("threads", [2], indirect=True)
-def test_a_map_within_a_map_stays_in_its_thread(threads):
-    def inner(_):
-        return map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries=1 << 20)
-
-    for seen in map_on_cpu_threads(inner, [1, 2, 3], entries=1 << 20):
-        assert len(set(seen)) == 1
-
-
 def test_only_float32_on_a_cpu_is_plain():
     assert is_plain(torch.zeros(1))
     assert plain_entries(torch.zeros(3, 2)) == 6

@@ -52,15 +52,6 @@ def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, top_k):
         np.testing.assert_allclose(scores.numpy(), expected, atol=1e-12)
 
 
-def test_records_that_agree_with_the_public_prompt_change_nothing():
-    _, public, _ = batches()
-    logits = public[:1].repeat(7, 1) + torch.arange(7.0).unsqueeze(1)  # constants do not matter
-    tested = mechanism()
-    none = tested.private_scores(logits, public[0], torch.arange(0), EVERY)
-    seven = tested.private_scores(logits, public[0], torch.arange(7), EVERY)
-    torch.testing.assert_close(none, seven, atol=1e-5, rtol=0)
-
-
 def test_token_that_a_record_forbids_loses_no_more_than_the_bound():
     public = torch.zeros(VOCABULARY)
     row = torch.zeros(1, VOCABULARY)

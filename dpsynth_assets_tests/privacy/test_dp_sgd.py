@@ -72,15 +72,6 @@ def test_two_loaders_of_one_run_share_its_steps():
     assert list(second) == []
 
 
-def test_empty_batches_are_yielded_and_get_noise():
-    tested = mechanism(sampling_probability=1e-12)
-    for batch in tested.batches(50):
-        assert len(batch) == 0
-        released = private_gradient(tested, gradients(len(batch)))
-        assert [len(each) for each in released] == WIDTHS
-        assert all(each.abs().min() > 0 for each in released)
-
-
 @pytest.mark.statistical
 def test_batch_sizes_are_binomial_and_records_independent():
     draws, records, chance = 3_000, 8, 0.3
@@ -107,18 +98,6 @@ def test_gradient_is_the_clipped_sum_over_a_fixed_number(noiseless):
         expected = clipped_sum(stack(per_record), 2.0 * (1 - MARGIN)) / 5.0
         np.testing.assert_allclose(stack(released), expected, rtol=2e-6, atol=2e-6)
     assert set(noiseless) == {1.5 * 2.0}
-
-
-@pytest.mark.statistical
-def test_noise_has_the_stated_deviation_in_every_parameter():
-    tested = mechanism(sampling_probability=1.0)
-    next(tested.batches(2))
-    released = private_gradient(tested, [torch.zeros(2, 3_000), torch.zeros(2, 3_000)])
-    for each in released:
-        drawn = each.flatten().double().numpy() * 5.0
-        assert stats.kstest(drawn, "norm", args=(0, 3.0)).pvalue > FALSE_ALARM
-        share = stats.chi2.cdf((drawn**2).sum() / 9.0, drawn.size)
-        assert min(share, 1 - share) > FALSE_ALARM
 
 
 def test_more_gradients_than_batches_are_refused():
@@ -151,13 +130,6 @@ def test_clipped_sum_moves_by_at_most_the_bound_when_a_record_goes(seed, rest, r
     mine = torch.tensor([record], dtype=torch.float32)
     moved = private_sum(torch.cat([others, mine])) - private_sum(others)
     assert np.linalg.norm(moved) <= 1.0
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(ADVERSARIAL, min_size=24, max_size=24))
-def test_clipped_sum_moves_by_at_most_twice_the_bound_when_a_record_is_replaced(records):
-    pair = torch.tensor(records, dtype=torch.float32).reshape(2, 12)
-    assert np.linalg.norm(private_sum(pair[:1]) - private_sum(pair[1:])) <= 2.0
 
 
 def private_sum(rows, bound=1.0):

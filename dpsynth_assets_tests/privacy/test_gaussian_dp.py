@@ -16,11 +16,6 @@ MUS = st.floats(1e-3, 30.0)
 DELTAS = st.floats(1e-15, 0.3)
 
 
-def test_appendix_d_of_amin_2024_is_reproduced():
-    # A mean of 250 probability vectors at ε = 0.04, δ = 1e-6: printed 0.34.
-    assert 1 / 250 / gaussian_mu(0.04, 1e-6) == pytest.approx(0.3409394, abs=1e-6)
-
-
 @given(MUS, st.floats(0.0, 50.0))
 def test_delta_is_the_area_between_two_normal_densities(mu, epsilon):
     # Second route: Φ(a) − e^ε Φ(b) in 60 digits.

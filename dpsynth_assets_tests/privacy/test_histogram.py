@@ -95,12 +95,3 @@ def test_settings_outside_their_domain_are_refused(noise, scale):
         NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE).event()
     with pytest.raises(ValueError, match="Expected"):
         NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE)
-
-
-def test_a_histogram_costs_what_it_was_planned_at():
-    planned = NoisyHistogram(
-        noise="gaussian", scale=2.0, relation=REPLACE_ONE, max_records_per_unit=3
-    )
-    released = planned.release(np.array([4, 0]))
-    assert released.value.shape == (2,)
-    assert released.cost.event == planned.event() == NoisyHistogram(**vars(planned)).event()

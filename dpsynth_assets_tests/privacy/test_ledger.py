@@ -23,12 +23,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import (
 )
 
 
-def test_a_reserve_is_spent_whether_or_not_it_is_committed(ledger):
-    ledger.reserve(make_request(), make_terms())
-    assert ledger.spend("tickets").rho == Fraction(1, 2)
-    assert ledger.spend("tickets").reserved_uncommitted == 1
-
-
 def test_a_committed_release_is_reused_at_no_cost(ledger):
     first = release(ledger)
     again = ledger.reserve(make_request(run_id="a retry"), make_terms())
@@ -178,13 +172,6 @@ def test_a_cohort_belongs_to_one_dataset(ledger):
         ledger.reserve(make_request(dataset="other"), make_terms())
 
 
-def test_epsilon_may_be_raised_and_each_entry_keeps_its_own(ledger):
-    release(ledger, make_terms(epsilon=6.0))
-    release(ledger, make_terms(epsilon=9.0), release="2")
-    reserves = [entry for entry in ledger.entries() if entry.kind == "reserve"]
-    assert [entry.terms.epsilon for entry in reserves] == [6.0, 9.0]
-
-
 def test_no_guarantee_and_no_event_are_refused(ledger):
     with pytest.raises(PrivacyError, match="Do not release"):
         ledger.reserve(make_request(guarantee=GuaranteeType.NONE), make_terms())
@@ -220,14 +207,6 @@ def test_a_failure_while_the_lock_is_held_spends_nothing(ledger, monkeypatch):
     monkeypatch.undo()
     assert ledger.entries() == []
     assert release(ledger)
-
-
-def test_two_open_ledgers_see_each_others_charges(tmp_path):
-    one, two = Ledger(sqlite_url(tmp_path)), Ledger(sqlite_url(tmp_path))
-    release(one)
-    assert two.reserve(make_request(), make_terms()).reused
-    release(two, release="2")
-    assert one.spend("tickets") == two.spend("tickets")
 
 
 def test_a_clock_that_goes_backwards_changes_no_sum_and_no_order(ledger):

@@ -36,11 +36,6 @@ def ex_post_request(**changes):
     return make_request(guarantee=GuaranteeType.EX_POST, event=None, **changes)
 
 
-def test_the_first_charge_of_a_fixed_plan_charges_all_of_it(ledger):
-    ledger.reserve(planned(HISTOGRAM), tight(), PLAN)
-    assert ledger.spend("tickets").epsilon == epsilon_of(EVENTS, DELTA, "tight")
-
-
 def test_the_rest_of_the_plan_costs_nothing_more(ledger):
     ledger.reserve(planned(HISTOGRAM), tight(), PLAN)
     told = ledger.preview(planned(CORPUS), tight(), PLAN)

@@ -81,14 +81,6 @@ def test_zcdp_charges_alone_are_decided_by_their_exact_rho(ledger, short_of):
     assert told.filter_epsilon == told.total_epsilon == zcdp_epsilon(rho, DELTA)
 
 
-def test_at_the_budgets_order_zcdp_fits_exactly_when_it_fits_at_its_own():
-    order, largest = renyi.filter_order(BUDGET, DELTA), zcdp_rho(BUDGET, DELTA)
-    for short_of in (0.1, 0.9, 1 - 1e-9, 1 + 1e-9, 2.0):
-        rho = largest * short_of
-        at_one_order = renyi.epsilon_at_order(order * rho, order, DELTA) <= BUDGET
-        assert at_one_order == (zcdp_epsilon(rho, DELTA) <= BUDGET) == (short_of < 1)
-
-
 def test_parts_of_a_composed_event_are_charged_as_if_alone(tmp_path, ledger):
     release(ledger, event=ComposedEvent(events=(TRAINING, HALF_RHO, TRAINING)))
     apart = Ledger(sqlite_url(tmp_path / "apart"))
@@ -106,12 +98,3 @@ def test_the_sum_does_not_depend_on_the_order_of_charges(tmp_path):
             release(ledger, event=event, release=str(name))
         spends.append(ledger.spend("tickets"))
     assert spends[0] == spends[1]
-
-
-def test_many_equal_trainings_cost_what_one_long_one_costs(tmp_path, ledger):
-    for name in range(4):
-        release(ledger, event=TRAINING, release=str(name))
-    long = Ledger(sqlite_url(tmp_path / "long"))
-    four_times = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=1.0, steps=2000)
-    release(long, event=four_times)
-    assert ledger.spend("tickets").epsilon == long.spend("tickets").epsilon

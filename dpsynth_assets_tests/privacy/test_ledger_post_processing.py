@@ -49,12 +49,6 @@ def test_any_number_of_corpora_costs_what_their_stage_cost(ledger, terms):
     assert ledger.verify().ok
 
 
-def test_rows_asked_for_twice_are_one_entry(ledger, terms):
-    pay(ledger, terms, asset=STAGE, event=EVENT)
-    write_rows(ledger, terms, 100)
-    assert write_rows(ledger, terms, 100).reused
-
-
 def test_rows_are_free_when_nothing_is_left(ledger):
     terms = make_terms(epsilon=2.0)
     while ledger.preview(make_request(release=str(len(ledger.entries()))), terms).admitted:

@@ -90,13 +90,6 @@ def test_a_second_copy_of_a_secret_release_is_composed_not_added(ledger):
         ledger.reserve(secret_request(event=strong, release="3"), terms(twice), plan)
 
 
-def test_a_preview_tells_the_posterior(ledger):
-    told = ledger.preview(secret_request(), terms(), PLAN)
-    assert told.admitted
-    assert told.total_epsilon == told.spent_epsilon
-    assert told.secret_posterior == pytest.approx(posterior(HISTOGRAM.event, MIXTURE))
-
-
 def test_secret_releases_need_terms_and_a_fixed_plan(ledger):
     with pytest.raises(PrivacyError, match="Declare prior, posterior and occurrences"):
         ledger.reserve(secret_request(), make_terms(accountant="tight"), PLAN)

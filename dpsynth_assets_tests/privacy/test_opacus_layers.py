@@ -198,40 +198,33 @@ class Tied(nn.Module):
         return self.scaled(self.linear(rows))
 
 
-class Masked(nn.Module):
-    """Passes its layer a second tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = Masking()
-
-    def forward(self, rows):
-        return self.layer(rows, mask=rows > 0)
-
-
 class Masking(Scaled):
     def forward(self, rows, mask=None):
         return super().forward(rows * mask)
 
 
-class Untraced(Masked):
+class Around(nn.Module):
+    """A model around one layer."""
+
+    def __init__(self, kind=Scaled):
+        super().__init__()
+        self.layer = kind()
+
+
+class Untraced(Around):
     """Passes its layer rows of the batch that nobody followed."""
 
     def forward(self, rows):
         return self.layer(rows, mask=torch.from_numpy(rows.detach().numpy().copy()))
 
 
-class NotOfTheBatch(Masked):
+class NotOfTheBatch(Around):
     def forward(self, rows):
         return rows + self.layer(torch.ones(1, 8), mask=torch.ones(1))
 
 
-class Cached(nn.Module):
+class Cached(Around):
     """Passes its layer an object that might be changed."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = Caching()
 
     def forward(self, rows):
         return self.layer(rows, {})
@@ -254,20 +247,12 @@ class Flattened(Scaled):
         return super().forward(rows.flatten(0, 1))
 
 
-class FlattenedBefore(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = Scaled()
-
+class FlattenedBefore(Around):
     def forward(self, rows):
         return self.layer(rows.flatten(0, 1)).view_as(rows)
 
 
-class ReadElsewhere(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = Scaled()
-
+class ReadElsewhere(Around):
     def forward(self, rows):
         return self.layer(rows) * self.layer.scale
 
@@ -282,9 +267,9 @@ class Twice(Scaled):
     [
         (Buffered, "Buffered, which has buffers"),
         (Tied, "one that other layers share"),
-        (Cached, "tensors, numbers and texts, got a dict"),
-        (Untraced, "can vectorise, got a Masking"),
-        (NotOfTheBatch, "computed from those that the model is given, got others"),
+        (lambda: Cached(Caching), "tensors, numbers and texts, got a dict"),
+        (lambda: Untraced(Masking), "can vectorise, got a Masking"),
+        (lambda: NotOfTheBatch(Masking), "computed from those that the model is given, got others"),
         (Branching, "can vectorise, got a Branching"),
         (Flattened, "one row for each example"),
         (FlattenedBefore, "one row for each example"),
@@ -313,16 +298,12 @@ def test_tensors_that_a_layer_is_given_beside_the_first_are_each_examples_own_or
         def forward(self, rows, masks, *, offset):
             return super().forward(rows * masks[0] + offset)
 
-    class Given(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = Shifted()
-
+    class Given(Around):
         def forward(self, rows):
             return self.layer(rows, (rows > 0, None), offset=torch.arange(8.0))
 
     torch.manual_seed(0)
-    model, rows = Given(), torch.randn(3, 2, 8)
+    model, rows = Given(Shifted), torch.randn(3, 2, 8)
     part = LossOfPart(3, lambda model: model(rows).square().sum(dim=(1, 2)))
     found, _ = PerExampleGradients(model).private_clipped_sums([part], HUGE)
     expected = torch.autograd.grad(model(rows).square().sum(), list(model.parameters()))

@@ -21,6 +21,7 @@ from dpsynth_assets.methods.private_prediction.method import tokens_within
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
+from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -47,7 +48,6 @@ from dpsynth_assets.privacy.secret_protection import (
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
-from dpsynth_assets_tests.privacy.training_prices import calibrated_training, training_price
 
 REPOSITORY = Path(__file__).parents[2]
 FILE = Path(
@@ -179,38 +179,43 @@ def test_gaussian_histogram(entry):
     agree(entry, epsilon, entry["printed"])
 
 
+def training(rate, steps, noise_multiplier):
+    return dp_sgd_event(
+        sampling_probability=rate,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        relation=NeighboringRelation.ADD_REMOVE,
+    )
+
+
 @entries(r"002\.D\.(finetune\..*|hist20\.ft)")
 def test_training_alone_and_with_its_histogram(entry):
     inputs = entry["inputs"]
-    price = training_price(
-        inputs["q"],
-        inputs["T"],
-        noise_multiplier=inputs["sigma"],
-        delta=inputs["delta"],
-        histogram_noise_std=inputs.get("hist_sigma"),
-    )
-    agree(entry, price["epsilon_training"])
-    agree(entry, price["epsilon_training"], entry["printed"])
+    event = training(inputs["q"], inputs["T"], inputs["sigma"])
+    alone = epsilon_of([event], inputs["delta"], "tight")
+    agree(entry, alone)
+    agree(entry, alone, entry["printed"])
     composed = re.search(rf"composed (?:with histogram: T={inputs['T']} )?([\d.]+)", entry["note"])
     if inputs.get("hist_sigma") is not None:
-        assert price["epsilon"] == pytest.approx(float(composed.group(1)), abs=2e-3)
+        both = [DiscreteGaussianEvent(noise_std=inputs["hist_sigma"]), event]
+        together = epsilon_of(both, inputs["delta"], "tight")
+        assert together == pytest.approx(float(composed.group(1)), abs=2e-3)
 
 
 @entries(r"002\.E\..*")
 def test_noise_multipliers_of_training(entry):
     inputs = entry["inputs"]
     epsilon = float(entry["id"].rpartition(".eps")[2])
-    found = calibrated_training(
-        inputs["batch"] / inputs["n"],
-        inputs["T_code"],
-        epsilon=epsilon,
-        delta=inputs["delta"],
-        histogram_noise_std=10 if inputs["hist"] else None,
+    steps = partial(training, inputs["batch"] / inputs["n"], inputs["T_code"])
+    others = [DiscreteGaussianEvent(noise_std=10)] if inputs["hist"] else []
+    delta = inputs["delta"]
+    found = dp_sgd_noise_multiplier(
+        steps(1.0), target_epsilon=epsilon, delta=delta, other_events=others
     )
-    agree(entry, found["noise_multiplier"])
-    assert found["epsilon"] <= epsilon
+    agree(entry, found)
+    assert epsilon_of([*others, steps(found)], delta, "tight") <= epsilon
     if entry["reproduced"]:
-        agree(entry, found["noise_multiplier"], entry["printed"])
+        agree(entry, found, entry["printed"])
 
 
 # -------------------------------------------------------------------------- EPSVec
@@ -377,12 +382,8 @@ def test_a_whole_noise_multiplier_is_no_trap(entry):
     # 25 releases of multiplier 5 over one sample are one release of multiplier 1
     inputs = entry["inputs"]
     q, multiplier = inputs["q"], inputs["sigma"] / math.sqrt(inputs["count"])
-    priced = partial(
-        dp_sgd_event, sampling_probability=q, steps=1, relation=NeighboringRelation.ADD_REMOVE
-    )
     whole, exact = (
-        epsilon_of([priced(noise_multiplier=kind(multiplier))], 1e-5, "zcdp")
-        for kind in (int, float)
+        epsilon_of([training(q, 1, kind(multiplier))], 1e-5, "zcdp") for kind in (int, float)
     )
     assert whole == exact
     library = entry["computed"]["float"]

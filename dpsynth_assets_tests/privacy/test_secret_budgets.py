@@ -5,7 +5,6 @@ import pytest
 
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
-    dominating_distribution,
     secret_count_distributions,
     secret_noise_std,
     shift_event,
@@ -35,12 +34,6 @@ def test_the_noise_is_the_largest_that_a_bound_needs_alone():
     alone = max(shared([bound]) for bound in BOUNDS)
     assert shared(BOUNDS) == pytest.approx(alone, rel=1e-5)
     assert shared(BOUNDS[::-1]) == pytest.approx(shared(BOUNDS), rel=1e-5)
-
-
-def test_one_pair_for_all_secrets_needs_no_less_noise_than_one_each():
-    distributions = [poisson_binomial([0.9, 0.01]), poisson_binomial([0.2] * 6)]
-    own = max(shared(BOUNDS[:1], distribution) for distribution in distributions)
-    assert shared(BOUNDS[:1], dominating_distribution(distributions)) >= own > 0
 
 
 @pytest.mark.parametrize("bounds", [[], [(0.2, 0.1)]])

@@ -39,23 +39,6 @@ def rounds(event, steps):
 # ------------------------------------------------------------------------------- closed forms
 
 
-@pytest.mark.parametrize(
-    ("posterior", "mu", "both_released", "substituted"),
-    [
-        (2e-4, 0.17893268624953373, 0.0002641636148670301, 0.0003880917365056691),
-        (1e-3, 0.6287841792878957, 0.002328991100037925, 0.006918870322069837),
-        (5e-3, 1.1431871819068085, 0.017763254178617238, 0.07598006886761777),
-    ],
-)
-def test_gaussian_budgets_and_what_comes_of_spending_them_twice(
-    posterior, mu, both_released, substituted
-):
-    assert gaussian_budget(PRIOR, posterior) == pytest.approx(mu, abs=1e-9)
-    assert gaussian_posterior(mu, PRIOR) == pytest.approx(posterior, abs=1e-9)
-    assert gaussian_posterior(math.sqrt(2) * mu, PRIOR) == pytest.approx(both_released, abs=1e-9)
-    assert gaussian_posterior(2 * mu, PRIOR) == pytest.approx(substituted, abs=1e-9)
-
-
 @settings(deadline=None)
 @given(st.floats(1e-9, 0.5), st.floats(1.001, 1e6))
 def test_the_budget_never_exceeds_its_posterior_and_wastes_nothing(prior, ratio):

@@ -33,15 +33,15 @@ def selected(mechanism, logits, public, owners, active, meter, allowed=None):
     return found[0] if mechanism is MEDIAN else found
 
 
-def scores(mechanism, logits, public, batch=0):
+def scores(mechanism, logits, public):
     """What the draw or the answer of the first batch is made from, before noise."""
     owners = torch.zeros(len(logits), dtype=torch.int64)
     if mechanism is DIFFERENCE:
-        rows = torch.arange(len(logits) if batch == 0 else 0)
-        return mechanism.private_scores(logits, public[0], rows, torch.arange(logits.shape[1]))
+        rows, tokens = torch.arange(len(logits)), torch.arange(logits.shape[1])
+        return mechanism.private_scores(logits, public[0], rows, tokens)
     if mechanism is MEAN:
-        return mechanism.private_scores(logits, owners, np.array([batch]))[0]
-    return mechanism.private_distances(logits, public, owners, np.array([batch]))
+        return mechanism.private_scores(logits, owners, np.array([0]))[0]
+    return mechanism.private_distances(logits, public, owners, np.array([0]))
 
 
 DRAWING = pytest.mark.parametrize("mechanism", [MEAN, DIFFERENCE, MEDIAN])
@@ -70,33 +70,6 @@ def test_tokens_come_in_the_order_of_active_and_each_is_paid(mechanism):
     tokens = selected(mechanism, logits, torch.zeros(2, VOCABULARY), owners, active, meter)
     assert tokens.tolist() == [11, 22]
     assert np.flatnonzero(meter.spent).tolist() == [4, 9]
-
-
-@SUMMING
-def test_the_denominator_is_the_expected_batch_size_whatever_the_rows(mechanism):
-    row, public = torch.zeros(1, VOCABULARY), torch.zeros(1, VOCABULARY)
-    row[0, 7] = 200.0
-    moved = {MEAN: 180.0 / 0.5, DIFFERENCE: (90.0 + math.log(VOCABULARY)) / 0.5}
-    for count in (0, 1, SIZE, 11):
-        found = scores(mechanism, row.repeat(count, 1), public)
-        if mechanism is TEST:  # the law lies at token 7 in place of everywhere
-            elsewhere = abs(count / SIZE - 1 / VOCABULARY) + (VOCABULARY - 1) / VOCABULARY
-            assert float(found[0]) == pytest.approx(elsewhere, abs=1e-6)
-        else:
-            expected = count / SIZE * moved[mechanism]
-            assert float(found[7] - found[0]) == pytest.approx(expected, rel=1e-5)
-
-
-@SUMMING
-def test_a_batch_without_rows_says_what_the_public_prompt_does(mechanism):
-    logits, public = torch.randn(3, VOCABULARY), torch.randn(1, VOCABULARY)
-    found = scores(mechanism, logits, public, batch=1)
-    if mechanism is TEST:
-        assert float(found[0]) == pytest.approx(1.0, abs=1e-6)
-    else:
-        law = torch.log_softmax(public[0].double(), 0) / 0.5 * (mechanism is DIFFERENCE)
-        expected = torch.softmax(law, 0)
-        np.testing.assert_allclose(torch.softmax(found, 0), expected, atol=1e-6)
 
 
 @SUMMING

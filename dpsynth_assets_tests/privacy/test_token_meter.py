@@ -21,14 +21,6 @@ def test_no_sequence_of_requests_draws_more_than_r_tokens(tokens, requests):
     assert (meter.exhausted == (drawn >= tokens)).all()
 
 
-def test_refused_request_counts_nothing():
-    meter = PrivateTokenMeter(1, 3)
-    meter.spend(np.array([1]))
-    with pytest.raises(UnaccountedReleaseError, match="at most 1 private tokens"):
-        meter.spend(np.array([0, 1, 2]))
-    assert meter.spent.tolist() == [0, 1, 0]
-
-
 @pytest.mark.parametrize("indices", [[-1], [3], [0, 7]])
 def test_unknown_batches_are_refused(indices):
     with pytest.raises(UnaccountedReleaseError, match="batch indices"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
+from dpsynth_assets.privacy.clipping import column_blocks
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
@@ -41,20 +41,6 @@ def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, masked):
         rows = rows if allowed is None else rows[:, allowed]
         expected = mean_scores_oracle(rows, clip_bound=9.0, expected_batch_size=4, temperature=1.5)
         np.testing.assert_allclose(scores[position], expected, atol=1e-12)
-
-
-@given(
-    st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=8),
-    st.floats(-1e3, 1e3),
-    st.floats(0.1, 20.0),
-)
-def test_clip_bounds_every_logit_and_ignores_a_common_shift(logits, shift, clip_bound):
-    rounding = 2.0**-22 * (11_000 + 4 * clip_bound)  # of float32 logits
-    clipped = clip_logits(np.array(logits), clip_bound)
-    assert clipped.max() == pytest.approx(clip_bound, abs=rounding)
-    assert (np.abs(clipped) <= clip_bound).all()
-    moved = clip_logits(np.array(logits) + shift, clip_bound)
-    np.testing.assert_allclose(moved, clipped, atol=2 * rounding)
 
 
 def test_rows_side_by_side_and_apart_give_the_same_scores_to_the_last_bit():

@@ -10,7 +10,6 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
-from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import (
     NO_VOTE,
@@ -36,25 +35,6 @@ def voting(noise_std=8.0, iterations=3, votes=1, relation=ADD_REMOVE, records=1)
         relation=relation,
         max_records_per_unit=records,
     )
-
-
-@pytest.mark.parametrize(
-    ("records", "noise_std", "epsilon"),
-    [
-        (1939290, 15.34, 1.004455),
-        (1939290, 8.03, 2.002377),
-        (1939290, 4.24, 4.005258),
-        (8396, 11.6, 0.999986),
-        (8396, 6.22, 1.996654),
-        (8396, 3.38, 3.992231),
-    ],
-)
-def test_ten_rounds_cost_what_the_papers_notebook_prints(records, noise_std, epsilon):
-    delta = 1 / (records * math.log(records))
-    assert gaussian_epsilon(math.sqrt(10) / noise_std, delta) == pytest.approx(epsilon, abs=2e-6)
-    # The notebook prices whole votes as continuous noise: up to 4e-4 too little.
-    whole = epsilon_of([voting(noise_std, 10).event()], delta, "tight")
-    assert whole == pytest.approx(epsilon, rel=5e-4)
 
 
 @settings(deadline=None)
@@ -156,11 +136,6 @@ def test_settings_outside_their_domain_are_refused(settings):
 def test_a_mechanism_cannot_be_copied_to_release_more(duplicate):
     with pytest.raises(TypeError, match="copy"):
         duplicate(voting())
-
-
-def test_noise_cannot_be_lowered_after_the_price_was_named():
-    with pytest.raises(AttributeError):
-        voting().noise_std = 1.0
 
 
 def test_rounds_that_a_killed_run_stored_are_not_released_again():
