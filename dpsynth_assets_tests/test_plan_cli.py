@@ -135,9 +135,9 @@ def test_memory_of_a_pass_is_stated_with_what_fits_on_this_machine(folder, toy_f
     assert taken["cache_bytes"] < taken["peak_bytes"] < taken["room_bytes"]
     monkeypatch.setattr(memory, "room_on", lambda *_: taken["peak_bytes"] // 4)
     (less,) = json.loads(plan("notes", "--json").stdout)["memory"].values()
-    assert less["largest_batch"] < less["rows_that_fit"] < taken["rows"] / 3
+    assert less["rows_that_fit"] < taken["rows"] / 3
     told = " ".join(plan("notes").output.split())
-    assert f"expected_batch_size: {less['largest_batch']}): a run here would be refused" in told
+    assert f"{less['rows_that_fit']} contexts: a run here would be refused" in told
     declare(folder, method, kind="pretrained", model=str(toy_folder), device="cuda:0")
     assert "what fits there is not known" in " ".join(plan("notes").output.split())
 

@@ -235,9 +235,7 @@ def _in_memory(folder: str, taken: Mapping[str, Any]) -> str:
     told += f"; memory left on this machine beside the weights: {_gib(taken['room_bytes'])}"
     if taken["rows_that_fit"] == taken["rows"]:
         return f"{told}."
-    largest = taken["largest_batch"]
-    batch = f" (batches_per_forward: 1, expected_batch_size: {largest})" if largest else ""
-    return f"{told}, {taken['rows_that_fit']} contexts{batch}: a run here would be refused."
+    return f"{told}, {taken['rows_that_fit']} contexts: a run here would be refused."
 
 
 def _gib(count: int) -> str:

@@ -271,7 +271,7 @@ def pending_releases(
         ledger: What was charged so far.
     """
     plan, name = plan_dataset(spec), release or DEFAULT_RELEASE
-    entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]
+    entries = [e for e in ledger.entries(plan.spec.account) if e.kind == RESERVE]
     named = [entry for entry in entries if entry.release == name]
     paid = {entry.asset for entry in named if _is_paid(entry, spec, plan, ledger)}
     nodes = {f"{spec.name}/{node}": node for node in plan.graph.nodes}

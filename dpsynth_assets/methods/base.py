@@ -27,13 +27,13 @@ from dpsynth_assets.methods.stages import (
     Mechanism,
     MethodPlan,
     Stage,
-    Tail,
     Writing,
 )
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.row_rules import TextForm, schema_parameters
-from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
+from dpsynth_assets.privacy.ledger import BudgetTerms
 
 
 class MethodConfig(Declaration):
@@ -55,21 +55,15 @@ REJECTION = "rejection"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortTerms:
+class CohortTerms(BudgetTerms):
     """Everything a plan may know: declared or public, never computed from private records.
 
     Attributes:
-        cohort: Name of the disjoint set of private records.
-        relation: Declared neighbouring relation.
-        unit: Declared privacy unit.
-        epsilon: Total budget ε of the cohort.
-        delta: Public constant δ of the cohort.
-        accountant: `zcdp` (adaptive filter) or `tight` (fixed plan).
+        cohort: Name of the disjoint set of private records, whose budget the inherited terms are.
         labels: Public composite label values, in declared order; ("",) where there are none.
         label_texts: How each label is written in a prompt, aligned with `labels`.
         public_records: Number of records, if declared public.
         public_slots: Whether label, cluster and place of every record are declared public.
-        accepts_ex_post: Whether the dataset file accepts ex-post releases.
         has_cluster_histogram: Whether the dataset file releases a cluster histogram.
         prompts: The dataset file's prompt templates or those of the base's domain, public; None for
             the model's document format.
@@ -82,20 +76,13 @@ class CohortTerms:
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
             squared μ; None where nothing else depends on the secrets.
-        account: Account of the ledger that pays; empty: the cohort's own.
     """
 
     cohort: str
-    relation: NeighboringRelation
-    unit: PrivacyUnit
-    epsilon: float
-    delta: float
-    accountant: str
     labels: tuple[str, ...]
     label_texts: tuple[str, ...]
     public_records: int | None = None
     public_slots: bool = False
-    accepts_ex_post: bool = False
     has_cluster_histogram: bool = False
     prompts: PromptTemplates | None = None
     engine: EngineSpec = field(default_factory=EngineSpec)
@@ -105,7 +92,6 @@ class CohortTerms:
     json_schema: str | None = None
     secrets: SecretsSpec | None = None
     secret_share: float | None = None
-    account: str = ""
 
     @property
     def decodes_exactly(self) -> bool:
@@ -130,11 +116,6 @@ class CohortTerms:
             relation=self.relation,
             max_records_per_unit=self.unit.max_records,
         )
-
-    @property
-    def ledger_account(self) -> str:
-        """The account of the ledger that pays for the cohort."""
-        return self.account or self.cohort
 
 
 class Staged(ABC, Generic[ConfigT]):
@@ -231,11 +212,8 @@ def planned(
     mechanisms: Mapping[str, Mechanism],
     parameters: Mapping[str, Any],
     *,
-    guarantee: GuaranteeType | None = None,
-    tokens_per_batch: int | None = None,
-    rows_estimate: int | None = None,
-    tail: Tail | None = None,
     rests_on: Mapping[str, Mapping[str, Any]] | None = None,
+    **facts: Any,
 ) -> MethodPlan:
     """Makes a plan: every stage with its mechanism and its settings.
 
@@ -243,11 +221,8 @@ def planned(
         method: What is planned.
         mechanisms: Mechanism of each paid stage.
         parameters: Public parameters, written to the ledger.
-        guarantee: What is guaranteed, where settings decide; else that of the class.
-        tokens_per_batch: Private tokens of a batch.
-        rows_estimate: Rows obtainable, where a stage releases them.
-        tail: Share of private draws on tokens that no context proposes.
         rests_on: For each stage, what its sensitivity rests on.
+        facts: Further fields of the plan; the guarantee is that of the class where none is given.
     """
     paid = {stage.name for stage in method.stages() if not stage.public}
     if paid != mechanisms.keys():
@@ -272,16 +247,10 @@ def planned(
         )
         for stage in method.stages()
     )
-    writing = method.writing()
-    return MethodPlan(
-        guarantee=guarantee or method.guarantee,
-        parameters=parameters,
-        stages=stages,
-        terms=method.terms,
-        tokens_per_batch=tokens_per_batch,
-        rows_estimate=rows_estimate if writing is None else writing.rows,
-        tail=tail,
-    )
+    if (writing := method.writing()) is not None:
+        facts["rows_estimate"] = writing.rows
+    facts = {"guarantee": method.guarantee, **facts}
+    return MethodPlan(parameters=parameters, stages=stages, terms=method.terms, **facts)
 
 
 def priced(method: "Method[Any]", target_epsilon: float) -> MethodPlan:

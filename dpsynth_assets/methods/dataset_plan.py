@@ -210,18 +210,12 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
     labels, label_texts = spec.composite_labels
     schema = spec.constraining_schema
     return CohortTerms(
+        **vars(budget_terms(spec)),
         cohort=spec.name,
-        account=spec.account,
-        relation=NeighboringRelation(spec.neighboring_relation),
-        unit=spec.unit,
-        epsilon=spec.budget.epsilon,
-        delta=spec.budget.delta,
-        accountant=spec.budget.accountant,
         labels=labels,
         label_texts=label_texts,
         public_records=spec.public_facts.records,
         public_slots=spec.public_facts.slots,
-        accepts_ex_post=spec.budget.accepts_ex_post,
         has_cluster_histogram=spec.cluster_histogram is not None,
         prompts=declared_templates(spec) or _default_templates(spec, base, label_texts),
         engine=_engine(spec.engine, base),

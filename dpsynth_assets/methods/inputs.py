@@ -247,16 +247,17 @@ class PublicInputs:
     reopened: "Callable[[], PublicInputs] | None" = field(default=None, repr=False)
 
     def required(self, name: str) -> Any:
-        """The artifact of one attribute.
+        """Takes one of these.
 
         Raises:
-            ValueError: There is none.
+            ValueError: It is missing.
         """
         found = getattr(self, name)
         if found is None:
-            artifact = f"the public artifact {_ARTIFACTS.get(name, name)}"
-            what, remedy = _DECLARED.get(name, (artifact, "Materialise it in the public base."))
-            raise ValueError(f"Expected {what}, got none. {remedy}")
+            raise ValueError(
+                f"Expected {name} of the public base, or as it was released, got none. Declare it, "
+                "and materialise it first."
+            )
         return found
 
     def texts(self, count: int | None = None) -> list[str]:
@@ -264,29 +265,6 @@ class PublicInputs:
         known = [] if self.public_records is None else self.public_records["text"].to_list()
         texts = [text for text in known if text.strip()]
         return [texts[row] for row in np.random.default_rng(0).permutation(len(texts))[:count]]
-
-
-_ARTIFACTS = {
-    "language_model": "public_language_model",
-    "public_records": "public_corpus",
-    "cluster_centers": "public_clusters",
-}
-"""Names of artifacts that are not those of attributes."""
-
-_DECLARED = {
-    "engine": ("the engine of the dataset file", "Declare engine."),
-    "topic_model": ("a topic model", "Declare topic_model in the public base."),
-    "topic_histogram": (
-        "the released topic histogram, which says what share of the rows each topic gets",
-        "Declare topic_histogram in the dataset file.",
-    ),
-    "cluster_histogram": (
-        "a released cluster histogram",
-        "Declare cluster_histogram in the dataset file and materialise it, or set "
-        "batches_per_label.",
-    ),
-}
-"""What is there only where it was declared, and the remedy."""
 
 
 def rows_behind(folder: str, public: PublicInputs) -> "pl.DataFrame":

@@ -3,11 +3,11 @@
 A budget share is a share of ρ (zCDP), because ρ adds up where ε does not: shares that sum to one
 cost the whole budget, and no part of it is lost to composition. `tight` cohorts are sized the same
 way and then scaled as a whole until the privacy-loss distribution of all releases together meets
-the budget (`fitted_scale`).
+the budget (`plan_dataset`).
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
@@ -26,7 +26,6 @@ from dpsynth_assets.methods.dataset_plan import (
     PlannedMethod,
     budget_terms,
     cohort_terms,
-    secret_terms,
 )
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
@@ -51,6 +50,12 @@ _BELOW = 1.0 - 1e-9
 def plan_dataset(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -> DatasetPlan:
     """Prices every declared release from public facts alone.
 
+    Tight accounting prices a plan as a whole, so shares of ρ that sum to one cost less (or, with
+    many small releases, a little more) than the budget: the largest factor on every share is found
+    at which the composed plan costs at most ε. It is kept in `DPSYNTH_HOME`, since composing
+    privacy-loss distributions is too slow for opening the web UI; regardless of the file, the
+    ledger composes the plan again before it charges.
+
     Args:
         spec: The cohort's declaration.
         base: The public base it builds on; None: the one that a dataset file declares.
@@ -70,8 +75,16 @@ def plan_dataset(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
     def events(scale: float) -> tuple[Event, ...]:
         return _plan_at(spec, base, terms, scale).events * spec.budget.rounds
 
-    largest = largest_scale(_topics_share(spec, terms))
-    return _plan_at(spec, base, terms, fitted_scale(events, terms.epsilon, terms.delta, largest))
+    def find() -> float:
+        cost = lambda factor: epsilon_of(events(factor), terms.delta, "tight")  # noqa: E731
+        largest = largest_scale(_topics_share(spec, terms))
+        return math.floor(_search(cost, terms.epsilon, largest) * _DIGITS) / _DIGITS
+
+    charged = events(1.0)
+    if not charged:  # Nothing is paid: every method is refused, or free.
+        return _plan_at(spec, base, terms, 1.0)
+    key = {"scale of": charged, "at": [terms.epsilon, terms.delta]}
+    return _plan_at(spec, base, terms, float(remembered(key, find)))
 
 
 def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
@@ -155,7 +168,7 @@ def _shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
 
 def _secret_shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
     """Share of the secrets' bound, in one round, of each method that protects them."""
-    secret = secret_terms(spec)
+    secret = terms.secret
     claims = {
         entry.key: getattr(_bound(entry, terms).config, "secret_share", None)
         for entry in spec.methods
@@ -347,40 +360,6 @@ def largest_scale(fixed_share: float) -> float:
     if not 0 <= fixed_share < 1:
         return _LARGEST  # Nothing is left to be moved.
     return 1 + (_LARGEST - 1) / (1 - fixed_share)
-
-
-def fitted_scale(
-    events_at: Callable[[float], Sequence[Event]],
-    epsilon: float,
-    delta: float,
-    largest: float = _LARGEST,
-) -> float:
-    """Finds the largest factor on every share at which the composed plan costs at most ε.
-
-    Tight accounting prices a plan as a whole, so shares of ρ that sum to one cost less (or, with
-    many small releases, a little more) than the budget. The factor is kept in `DPSYNTH_HOME`,
-    since composing privacy-loss distributions is too slow for opening the web UI; regardless of the
-    file, the ledger composes the plan again before it charges.
-
-    Args:
-        events_at: Events of the plan with every share multiplied by a factor.
-        epsilon: Budget ε.
-        delta: Budget δ.
-        largest: Bound of the factor (`largest_scale`).
-
-    Returns:
-        A factor in (0, largest].
-    """
-    events = events_at(1.0)
-    if not events:
-        return 1.0  # Nothing is paid: every method is refused, or free.
-    key = {"scale of": events, "at": [epsilon, delta]}
-
-    def find() -> float:
-        cost = lambda factor: epsilon_of(events_at(factor), delta, "tight")  # noqa: E731
-        return math.floor(_search(cost, epsilon, largest) * _DIGITS) / _DIGITS
-
-    return float(remembered(key, find))
 
 
 def _search(cost: Callable[[float], float], epsilon: float, largest: float = _LARGEST) -> float:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
-from dpsynth_assets.privacy.events import MixtureGaussianEvent, flatten
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import SecretTerms
 from dpsynth_assets.privacy.ledger.charges import plan_posteriors
@@ -83,7 +82,7 @@ def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Proble
             expected=f"a plan that keeps a secret with prior {declared(promise.prior)} at a "
             f"posterior of at most {declared(promise.promised)}",
             got=_what_is_told(plan, promise, budget.secret),
-            remedy=_remedy(spec, plan, budget.secret),
+            remedy=_remedy(plan),
         )
         for promise in kept_promises(spec, plan)
         if not promise.kept
@@ -102,33 +101,12 @@ def _what_is_told(plan: DatasetPlan, promise: KeptPromise, secret: SecretTerms) 
     )
 
 
-def _remedy(spec: PrivateDatasetSpec, plan: DatasetPlan, secret: SecretTerms) -> str:
+def _remedy(plan: DatasetPlan) -> str:
     if methods := _ex_post_methods(plan):
         return f"Drop {', '.join(methods)}, or drop secrets."
-    if _is_private_for_records_alone(plan):
-        fits = _epsilon_that_fits(secret, spec.budget.delta)
-        return (
-            f"Lower budget.epsilon (about {rounded_down(fits, '.2g')} would do) or "
-            "secrets.kinds.max_records, raise the posterior, or drop secrets and their promise."
-        )
-    return "Lower budget.epsilon, a secret_share or budget.rounds, or raise the posterior."
-
-
-def _epsilon_that_fits(secret: SecretTerms, delta: float) -> float:
-    """ε of Gaussian releases that keep every promise after group privacy: advice, no bound."""
-    from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
-    from dpsynth_assets.privacy.secret_protection import gaussian_budget
-
-    mu = min(gaussian_budget(prior, posterior) for prior, posterior in secret.bounds)
-    return gaussian_epsilon(mu / secret.occurrences, delta)
-
-
-def _is_private_for_records_alone(plan: DatasetPlan) -> bool:
-    return not any(
-        isinstance(atom, MixtureGaussianEvent)
-        for release in plan.releases
-        if release.event is not None
-        for atom in flatten(release.event)
+    return (
+        "Lower budget.epsilon, secrets.kinds.max_records, a secret_share or budget.rounds, raise "
+        "the posterior, or drop secrets and their promise."
     )
 
 

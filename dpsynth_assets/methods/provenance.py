@@ -211,13 +211,6 @@ def _deciding(value: Any, path: str = "") -> Any:
     return [_deciding(each, path) for each in value] if isinstance(value, list) else value
 
 
-_IN_WORDS = {
-    GuaranteeType.EX_POST: "ex-post: its bound depends on the records",
-    GuaranteeType.SECRET: "for secrets alone",
-    GuaranteeType.NONE: "without any guarantee",
-}
-
-
 def input_problems(planned: "PlannedMethod", known: Methods, *, has_topics: bool) -> list[Problem]:
     """Lists what a method builds on that is not there; empty if all of it is."""
     found, writing, readable = [], planned.writing, readable_corpora(planned, known)
@@ -264,7 +257,7 @@ def _unfit(planned: "PlannedMethod", other: "PlannedMethod", known: Methods) -> 
     ]
     if weaker:
         expected = f"a DP corpus for {planned.folder} to build on"
-        got = f"{weaker[0].folder}, which is {_IN_WORDS[weaker[0].plan.guarantee]}"
+        got = f"{weaker[0].folder}, whose guarantee is {weaker[0].plan.guarantee}"
         remedy = "Rows made from it have no stronger guarantee: name the folder of a DP method."
         yield Problem("settings", expected, got, remedy)
     fine_tunes = any(stage.releases_language_model for stage in other.plan.stages)

@@ -334,14 +334,12 @@ class Tail:
 
     Attributes:
         tokens: Tokens among which one is drawn; None if no declaration says how many there are.
-        agreed: The share if all contexts agree on the leading token; None where unknown.
         typical: The share at TYPICAL_AGREEMENT; None where unknown.
         settings: What it follows from, in words.
         remedy: What would shorten it, in a sentence.
     """
 
     tokens: int | None
-    agreed: float | None
     typical: float | None
     settings: str
     remedy: str
@@ -358,10 +356,8 @@ class Tail:
         )
 
     def describe(self) -> str:
-        """States the typical share and, in brackets, the one where all contexts agree."""
-        if self.typical is None or self.agreed is None:
-            return "unknown"
-        return f"{percent(self.typical)} ({percent(self.agreed)})"
+        """States the share."""
+        return "unknown" if self.typical is None else percent(self.typical)
 
 
 def percent(share: float) -> str:

@@ -5,7 +5,6 @@ configuration come first; weights are read at the first use of `model`, so that 
 brings its own weights (vLLM) never loads them twice. Nothing here runs remote code.
 """
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -242,18 +241,11 @@ def weights_state(source: str) -> tuple[tuple[str, int, int], ...]:
 def _require_source(source: str, artifact: str) -> None:
     """Refuses a missing folder before the hub client turns it into a puzzling message."""
     folder = Path(source)
-    if folder.is_dir():
-        if (folder / "config.json").is_file():
-            return
-        raise LanguageModelError(
-            f"Expected a language model in {folder}, found no config.json; materialise {artifact} "
-            "or give a folder in the transformers format."
-        )
     looks_like_path = folder.is_absolute() or source.startswith(".") or source.count("/") > 1
-    if looks_like_path:
+    if (folder.is_dir() or looks_like_path) and not (folder / "config.json").is_file():
         raise LanguageModelError(
-            f"Expected a language model folder, found nothing at {source}; materialise {artifact}, "
-            "or give a hub id, owner/name."
+            f"Expected a language model in {folder}, found no config.json; materialise {artifact}, "
+            "or give a folder in the transformers format or a hub id, owner/name."
         )
 
 
@@ -285,15 +277,10 @@ def _load_message(source: str, error: Exception) -> str:
             f"Expected a language model in the transformers format in {source}, got: {detail} "
             "Restore the missing file or materialise the public model again."
         )
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
-        return (
-            f"Expected {source!r} in the local hub cache, found nothing, and HF_HUB_OFFLINE "
-            "forbids downloading (dpsynth run, make and the image set it unless it is set); set "
-            "HF_HUB_OFFLINE=0, or give a folder."
-        )
     return (
         f"Expected {source!r} on the Hugging Face hub or in its cache, got nothing; check the id, "
-        "the network and, for a gated model, `hf auth login`; or give a folder."
+        "the network and, for a gated model, `hf auth login`; set HF_HUB_OFFLINE=0 where downloads "
+        "are forbidden (dpsynth run, make and the image set it); or give a folder."
     )
 
 

@@ -215,7 +215,7 @@ class Runner:
 
     def budget_line(self) -> str:
         """What is reserved of the budget by now."""
-        spend = self.ledger.spend(self.plan.terms.ledger_account, self.plan.budget)
+        spend = self.ledger.spend(self.plan.spec.account, self.plan.budget)
         of = declared(self.plan.budget.epsilon)
         return f"budget ε {epsilon_up(spend.epsilon)} of {of} reserved"
 

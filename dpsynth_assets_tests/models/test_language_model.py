@@ -84,7 +84,7 @@ def test_weights_are_read_at_first_use_only(toy_folder, monkeypatch):
 
 
 def test_a_missing_folder_is_one_line_with_a_remedy(tmp_path):
-    with pytest.raises(LanguageModelError, match=r"found nothing at .*; materialise") as error:
+    with pytest.raises(LanguageModelError, match=r"found no config\.json; materialise") as error:
         load_language_model(tmp_path / "nowhere")
     assert one_line(error)
 

@@ -67,15 +67,11 @@ class DatasetVectors:
             f"layer_{layer}": np.ascontiguousarray(self.directions[:, place])
             for place, layer in enumerate(self.layers)
         }
-        known = {
-            "labels": self.labels,
-            "layers": self.layers,
-            "clip_bounds": self.clip_bounds.tolist(),
-            "signal_over_noise": self.signal_over_noise.tolist(),
-            "cost": self.cost,
-            "lengths": None if self.lengths is None else self.lengths.tolist(),
+        header = {
+            name: json.dumps(it, ensure_ascii=False, default=np.ndarray.tolist)
+            for name, it in vars(self).items()
+            if name not in ("directions", "model")
         }
-        header = {name: json.dumps(it, ensure_ascii=False) for name, it in known.items()}
         save_file(tensors, folder / VECTORS_FILE, metadata={"model": self.model, **header})
 
     @classmethod
@@ -170,12 +166,21 @@ def release_vectors(
     do not depend on the divisor, which is no count. Records without text or under an undeclared
     label add nothing.
 
+    Raises:
+        ValueError: There are several shards, and the engine cannot be opened in a worker.
+
     **Source** EPSVec, Algorithm 1, and Algorithm 2, line 4.
     """
+    if private.parts is not None and task.reopened is None:
+        raise ValueError(_NO_ENGINE)
     reader = task.opened()
     labels, layers, width = len(task.terms.labels), len(reader.layers), reader.engine.width
     mean = task.noise.mean(layers=layers, dimensions=labels * width, records=task.records)
-    mean.add_total(_total(task, mean.sums, private, progress))
+    total = private.counted(
+        DifferenceSums(task=task, sums=mean.sums),
+        lambda share: progress(share, "reading records inside the model"),
+    )
+    mean.add_total(total)
     dp_means = mean.release().value.reshape(layers, labels, width)  # [epsvec A1:L6]
     noise_norm = task.noise.noise_std(layers=layers, records=task.records) * np.sqrt(width)
     norms = np.linalg.norm(dp_means, axis=2).T
@@ -264,23 +269,6 @@ class DifferenceSums:
                 for rows in _cut(self.task.differences(reader, label, some), len(labels)):
                     self.sums.add(total, _stacked(rows, label, len(labels)))
         return total
-
-
-def _total(
-    task: VectorTask, sums: BlockSums, private: PrivateInputs, progress: ProgressCallback
-) -> np.ndarray:
-    """Sums the differences of all records; private.
-
-    Raises:
-        ValueError: There are several shards, and the engine cannot be opened in a worker.
-    """
-    if private.parts is not None and task.reopened is None:
-        raise ValueError(_NO_ENGINE)
-
-    def told(share: float) -> None:
-        progress(share, "reading records inside the model")
-
-    return private.counted(DifferenceSums(task=task, sums=sums), told)
 
 
 def _drawn(records: "pl.DataFrame", sampling_probability: float) -> "pl.DataFrame":

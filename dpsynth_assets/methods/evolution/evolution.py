@@ -27,7 +27,6 @@ from dpsynth_assets.methods.evolution.population import (
     no_generations,
     random_population,
     select,
-    vote_entropy,
     voted_frame,
     with_variations,
 )
@@ -181,8 +180,7 @@ class Evolution:
         population, config = state.population, self.config
         progress(
             (state.rounds + 0.8) / config.iterations,
-            f"round {state.rounds + 1} of {config.iterations}: {population.height} candidates"
-            + _about_last_round(state),
+            f"round {state.rounds + 1} of {config.iterations}: {population.height} candidates",
         )
         dp_votes = vote(state.rounds, population, self._embedded(state))  # [secpe A3:L6]
         candidates = population["label"].to_numpy()
@@ -273,12 +271,3 @@ def begun_with(
     lacking = [label for label, text in zip(labels, found, strict=True) if text is None]
     written = iter(write(lacking) if lacking else [])
     return [next(written) if text is None else text for text in found]
-
-
-def _about_last_round(state: EvolutionState) -> str:
-    """Says what stored votes say; public, for they are on disk and released."""
-    if not state.rounds:
-        return ""
-    last = state.generations.filter(state.generations["iteration"] == state.rounds)
-    entropy = vote_entropy(last["votes"].to_numpy())
-    return f"; entropy of the last votes {entropy:.2f} bits"

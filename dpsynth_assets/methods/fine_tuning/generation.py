@@ -97,15 +97,10 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         named = {} if modules is None else {"lora_modules": list(modules)}
         return super().settings() | named
 
-    @property
-    def has_keywords(self) -> bool:
-        """Whether conditions carry the keywords of a record's topic; rows then follow topics."""
-        return True
-
-    @property
-    def decoder_only(self) -> bool:
-        """Whether the base's language model is trained instead of its generator."""
-        return False
+    has_keywords: bool = True
+    """Whether conditions carry the keywords of a record's topic; rows then follow topics."""
+    decoder_only: bool = False
+    """Whether the base's language model is trained instead of its generator."""
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -396,11 +391,11 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
     )
 
     @property
-    def has_keywords(self) -> bool:
+    def has_keywords(self) -> bool:  # type: ignore[override]
         """Whether the settings ask for keywords."""
         return self.config.keywords
 
     @property
-    def decoder_only(self) -> bool:
+    def decoder_only(self) -> bool:  # type: ignore[override]
         """Whether the base's language model is trained instead of its generator."""
         return self.config.architecture == "decoder_only"

@@ -16,7 +16,7 @@ from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER, EngineSpec
 from dpsynth_assets.methods.capabilities import RowSampling, RowSource
 from dpsynth_assets.methods.fine_tuning.config import ROWS_PER_FORWARD, GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.generators import NO_TOPIC, Conditioning
-from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, silent
 from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
     RowFilter,
@@ -75,7 +75,7 @@ class DocumentWriter:
         self,
         conditions: Sequence[str],
         seed: int,
-        progress: ProgressCallback | None = None,
+        progress: ProgressCallback = silent,
         **asked: Any,
     ) -> list[str]:
         """Samples one document for each condition.
@@ -95,23 +95,16 @@ class DocumentWriter:
             max_new_tokens=self.config.max_document_tokens,
             seed=seed,
         )
-        drawn = replace(drawn, **asked)
+        drawn, count = replace(drawn, **asked), len(conditions)
+
+        def told(share: float) -> None:
+            progress(share, f"{round(share * count)} of {count} documents")
+
         if self.engine is None:
             texts = self.generator.generate(
-                conditions, drawn, batch_rows=ROWS_PER_FORWARD, progress=progress
+                conditions, drawn, batch_rows=ROWS_PER_FORWARD, progress=told
             )
-        else:
-            texts = self._served(self.engine, conditions, drawn, progress)
-        return list(map(self.form.read, texts))
-
-    def _served(
-        self,
-        engine: Engine,
-        conditions: Sequence[str],
-        drawn: Sampling,
-        progress: ProgressCallback | None,
-    ) -> list[str]:
-        """As many documents at a time as the engine likes."""
+            return list(map(self.form.read, texts))
         encoder, bound = self.generator.encoder, self.generator.max_condition_tokens
         known = encoder.distinct_conditions(conditions, bound)
         prompts, most = [known[text] for text in conditions], max(drawn.limits(1))
@@ -119,18 +112,14 @@ class DocumentWriter:
         room = [most if positions is None else positions - len(ids) for ids in prompts]
         limits = tuple(min(most, each) for each in room)
         free = replace(drawn, max_new_tokens=limits, stop=encoder.stop)
-
-        def told(share: float) -> None:
-            if progress is not None:
-                progress(share, f"{round(share * len(prompts))} of {len(prompts)} documents")
-
-        written = engine.generate(
+        written = self.engine.generate(
             prompts, self.form.constrained(free), provenance=Provenance.RELEASED, progress=told
         )
-        return [
+        texts = [
             self.form.read(encoder.document_text(row.token_ids), ended=row.finished)
             for row in written
         ]
+        return list(map(self.form.read, texts))
 
 
 @contextmanager
@@ -254,7 +243,7 @@ def rows_on_demand(
             topics = cells[cells[:, 0] == label, 1]
             topic = int(rng.choice(topics)) if len(topics) else NO_TOPIC
             conditions.append(known.text(label, topic))
-        return writer.texts(conditions, seed, None, **sampling.asked)
+        return writer.texts(conditions, seed, **sampling.asked)
 
     longest = writer.config.max_document_tokens
     return RowSource(

@@ -143,8 +143,7 @@ class InvisibleInk(MeanPrediction[InvisibleInkConfig]):
     @property
     def tail(self) -> Tail:
         """Estimates the tail of draws from clipped differences over the public support."""
-        vocabulary = declared_vocabulary(self.terms.language_model)
-        return difference_tail(self.declared, self.config, vocabulary)
+        return difference_tail(self.config, declared_vocabulary(self.terms.language_model))
 
     @property
     def mechanism(self) -> DifferenceTokenMechanism:

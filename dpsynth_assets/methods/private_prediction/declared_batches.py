@@ -7,9 +7,8 @@ may be wrong with the batches is known, and asked, before anything is charged. B
 Letters: s contexts in a batch, k records in a context, b batches of a cell.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, log, sqrt
 
@@ -220,15 +219,6 @@ class DeclaredBatches:
         more = third + sqrt(third**2 + 2 * _RARE * expected)
         return min(self.facts.rows_per_pass, ceil(expected + more))
 
-    def largest_batch(self, rows: int) -> int:
-        """The largest s of which a pass of one batch holds no more rows than that; 0 for none."""
-
-        def held(size: int) -> int:
-            one = {"expected_batch_size": size, "batches_per_forward": 1}
-            return replace(self, config=self.config.model_copy(update=one)).rows_at_hand
-
-        return bisect_right(range(1, self.config.expected_batch_size + 1), rows, key=held)
-
     @property
     def passes(self) -> int | None:
         """Passes of a run; None where a released histogram decides."""
@@ -314,16 +304,11 @@ class DeclaredBatches:
                 "Expected no batches_per_label with batching: slots, got one: the records' places "
                 "say how many batches there are. Leave it out, or use batching: hashed."
             )
-        if self.clustered and not (self.in_slots or self.terms.has_cluster_histogram):
+        if self.uses_histogram and not self.terms.has_cluster_histogram:
             raise ValueError(
                 "Expected cluster_histogram in the dataset file, which says how many batches a "
-                "cluster has, got none. Declare it."
-            )
-        if not (self.in_slots or self.terms.has_cluster_histogram or self.per_label is not None):
-            raise ValueError(
-                "Expected a released or declared number of batches, got neither a cluster "
-                "histogram nor a declared number of records. Declare cluster_histogram in the "
-                "dataset file."
+                "cluster or label has, got none. Declare it; a declared number of records will do "
+                "for batches without clusters."
             )
 
     def check(self, public: PublicInputs) -> None:

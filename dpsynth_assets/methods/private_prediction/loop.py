@@ -180,11 +180,24 @@ class _Wave:
     ) -> None:
         self._rules = rules
         contexts = [(owner, prompt) for owner, batch in enumerate(prompts) for prompt in batch]
+        passes = [np.arange(len(contexts))]
+        if rules.rows_per_pass is not None:
+            if len(row_keys) != len(contexts):
+                raise ValueError("Expected row_keys with one key a context, got another number.")
+            passes = pass_rows(row_keys, rules.rows_per_pass)
         self._passes = [
             _Pass(decoder, [contexts[row] for row in rows], rules, public_prefixes)
-            for rows in _rows_of_passes(len(contexts), rules.rows_per_pass, row_keys)
+            for rows in passes
         ]
-        self._public = _public_contexts(decoder, public_prompts, rules)
+        self._public: Contexts | None = None
+        if public_prompts is not None:  # One a batch, which stays when its batch has finished.
+            self._public = decoder.open(
+                public_prompts,
+                prompt_columns=max(len(prompt) for prompt in public_prompts),
+                max_new_tokens=rules.max_document_tokens,
+                public_prefixes=public_prompts,  # Batches of one label share a prompt.
+                public=True,
+            )
         self._open = [Document(batch) for batch in range(len(prompts))]
         self._texts = [self._opened() for _ in prompts]
         self._spent = np.zeros(len(prompts), dtype=np.int64)
@@ -347,32 +360,3 @@ class _Pass:
         if len(working) and working.float().mean() < _COMPACT_BELOW:
             self._contexts.keep(working.nonzero()[:, 0])
             self.batch_of_row = self.batch_of_row[working]
-
-
-def _rows_of_passes(
-    rows: int, rows_per_pass: int | None, row_keys: Sequence[bytes]
-) -> list[np.ndarray]:
-    """Lists the rows of each pass: all rows in one pass where no bound is set."""
-    if rows_per_pass is None:
-        return [np.arange(rows)]
-    if len(row_keys) != rows:
-        raise ValueError("Expected row_keys with one key a context, got another number of keys.")
-    return pass_rows(row_keys, rows_per_pass)
-
-
-def _public_contexts(
-    decoder: Decoder, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
-) -> Contexts | None:
-    """One public context for each batch; it stays in the pass when its batch has finished.
-
-    Batches of one label have the same prompt: each is read once, as a prefix of itself.
-    """
-    if public_prompts is None:
-        return None
-    return decoder.open(
-        public_prompts,
-        prompt_columns=max(len(prompt) for prompt in public_prompts),
-        max_new_tokens=rules.max_document_tokens,
-        public_prefixes=public_prompts,
-        public=True,
-    )

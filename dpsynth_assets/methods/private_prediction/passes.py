@@ -10,8 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dpsynth_assets.methods.inputs import (
     PassStore,
     PrivateInputs,
@@ -64,7 +62,7 @@ def generate_corpus(
         ValueError: Records are in shards and nothing keeps passes, or no worker can draw them.
     """
     batches, reopened = drawing.batches, drawing.public.reopened
-    told = PassProgress(len(batches.passes), len(batches.batches), drawing.rules, progress)
+    told = PassProgress(len(batches.passes), drawing.rules, progress)
     run = _Run(drawing, told, private.passes)
     if private.parts is None:
         placed = in_parts(batches.placed(private), drawing.method.config.batches_per_forward)
@@ -90,28 +88,21 @@ class _Run:
         known = None if self.passes is None else self.passes.load(number)
         if known is not None:
             self._take_costs(number, known)
-            self.told.finish(0, np.array(known["drawn"]))
+            self.told.finish()
         return known
 
     def drawn(self, number: int, batches: Sequence[PrivateBatch]) -> Mapping[str, Any]:
         """Draws one pass here and keeps it, unless it is kept."""
         if (known := self.kept(number)) is not None:
             return known
-        steps = 0
-
-        def count() -> None:
-            nonlocal steps
-            steps += 1
-            self.told.step(steps)
-
-        values: Mapping[str, Any] = draw_pass(self.drawing, batches, count)
+        values: Mapping[str, Any] = draw_pass(self.drawing, batches, self.told.step)
         if self.passes is not None:
             self.passes.save(number, dict(values))
             kept = self.passes.load(number)  # Another process may have kept this pass before.
             if kept is not None and kept != values:
                 values = kept
                 self._take_costs(number, values)
-        self.told.finish(steps, None if self.passes is None else np.array(values["drawn"]))
+        self.told.finish()
         return values
 
     def drawn_by_workers(self, records: Shards, draw: DrawPass) -> list[Mapping[str, Any]]:
@@ -136,49 +127,32 @@ class _Run:
 
 
 class PassProgress:
-    """Tells how far the passes of a run are.
+    """Tells how far the passes of a run are, one after another.
 
     **Privacy** What a killed run drew and did not keep is drawn again under the same charge, so
-    nothing that depends on it may be told: neither tokens nor the step at which a pass ended. Of a
-    pass under way only the steps are told that its public rules make certain; what was drawn is
-    told of kept passes alone.
+    nothing that depends on it may be told: neither tokens nor the step at which a pass ended. Of
+    the pass under way only the steps are told that its public rules make certain.
     """
 
-    def __init__(
-        self, passes: int, batches: int, rules: GenerationRules, progress: ProgressCallback
-    ) -> None:
-        """Takes the public size of the run, and who is told."""
-        self._passes, self._planned = passes, batches * rules.tokens_per_batch
+    def __init__(self, passes: int, rules: GenerationRules, progress: ProgressCallback) -> None:
+        """Takes the public size of the run, and who is told; shares never fall."""
+        self._passes, self._progress = passes, progress
         self._certain, self._most = rules.certain_steps, max(1, rules.most_steps)
-        self._progress = progress
-        self._finished, self._under_way = 0, 0
-        self._kept = np.zeros(2, dtype=np.int64)
+        self._finished, self._steps = 0, 0
 
-    def step(self, number: int) -> None:
-        """A pass took its step of this number, from 1 on."""
-        if number <= self._certain:
-            self._under_way += 1
+    def step(self) -> None:
+        """The pass under way took a step."""
+        if self._steps < self._certain:
+            self._steps += 1
             self._tell()
 
-    def finish(self, steps: int, kept: np.ndarray | None) -> None:
-        """A pass ended after this many steps of this run; shares never fall.
-
-        Args:
-            steps: Steps it told of; 0 for a pass that was read back.
-            kept: Its (private, public) tokens once they are kept; None where they are not kept.
-        """
-        self._under_way -= min(steps, self._certain)
-        self._finished += 1
-        self._kept += 0 if kept is None else kept
+    def finish(self) -> None:
+        """A pass is drawn and kept, or was read back."""
+        self._finished, self._steps = self._finished + 1, 0
         self._tell()
 
     def _tell(self) -> None:
-        paid, free = self._kept.tolist()
+        done = self._finished + self._steps / self._most
         message = f"{self._finished} of {self._passes} passes"
-        if paid or free:
-            beside = f", {free} public ones" if free else ""
-            message += f" with {paid} of at most {self._planned} private tokens{beside}"
-        if self._under_way:
-            message += f", {self._under_way} steps in progress"
-        done = self._finished + self._under_way / self._most
+        message += f", {self._steps} steps in progress" if self._steps else ""
         self._progress(min(1.0, done / self._passes), message)

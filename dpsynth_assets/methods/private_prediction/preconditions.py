@@ -81,12 +81,7 @@ def check_batches(method: "BatchPrediction[Any]", public: PublicInputs) -> None:
             remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",
         )
         groups.append((config.batches_per_forward, prompt + config.max_document_tokens))
-    try:
-        decoder.require_groups(groups)
-    except ValueError as problem:
-        fits = declared.largest_batch(decoder.rows_at_once(declared.rows_at_hand, whole))
-        told = f" A pass of one batch has room for expected_batch_size: {fits}." if fits else ""
-        raise type(problem)(f"{problem}{told}") from None
+    decoder.require_groups(groups)
     _measured(config, terms, decoder, passes)  # Of no more rows than there is room for.
 
 
@@ -191,7 +186,6 @@ def memory_of_passes(
         "passes": method.declared.passes,
         "room_bytes": room,
         "rows_that_fit": fits,
-        "largest_batch": None if fits is None else method.declared.largest_batch(fits),
     }
 
 

@@ -19,8 +19,7 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.stages import LARGEST_TAIL, TYPICAL_AGREEMENT, Tail
-from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.methods.stages import TYPICAL_AGREEMENT, Tail
 
 PUBLIC_DEPTH = 12.0
 """How far below the likeliest token those lie that a prompt does not propose, in natural-log units.
@@ -34,9 +33,9 @@ def clipped_tail(declared: DeclaredBatches, vocabulary: int | None) -> Tail:
 
     A token that no context proposes lies 2c or more below the maximum of each, so that its clipped
     logit is −c in all of them, and its mean or median −f c. The leading token has m = f c where all
-    contexts agree. The gap is f (c + m') / τ with m' = c or, typically, 0.9 c. With a public top-k
-    the rows are clipped on those k tokens alone: A = k. Behind a public-token test (mean_svt) it is
-    the share of private draws; public ones come from the unclipped public prompt.
+    contexts agree, and typically 0.9 f c: the gap is 1.9 f c / τ. With a public top-k the rows are
+    clipped on those k tokens alone: A = k. Behind a public-token test (mean_svt) it is the share of
+    private draws; public ones come from the unclipped public prompt.
 
     Args:
         declared: Batches of a method that clips logits.
@@ -46,32 +45,25 @@ def clipped_tail(declared: DeclaredBatches, vocabulary: int | None) -> Tail:
     """
     config, filled = declared.config, filled_share(declared)
     tokens = _fewer(vocabulary, config.support)
-    scale = filled * config.clip_bound / config.temperature
     settings = f"clip_bound {config.clip_bound:g}, temperature {config.temperature:g}"
     if filled < 1:
         settings += f", batches {filled:.0%} full"
-    remedy = "" if tokens is None else _clip_remedy(config, tokens, filled)
-    return _softmax_tail(
-        tokens, 2 * scale, (1 + TYPICAL_AGREEMENT) * scale, settings=settings, remedy=remedy
-    )
+    gap = (1 + TYPICAL_AGREEMENT) * filled * config.clip_bound / config.temperature
+    return _tail(tokens, gap, settings=settings, remedy=_clip_remedy(config, filled))
 
 
-def difference_tail(
-    declared: DeclaredBatches, config: InvisibleInkConfig, vocabulary: int | None
-) -> Tail:
+def difference_tail(config: InvisibleInkConfig, vocabulary: int | None) -> Tail:
     """Computes the tail of draws from public logits moved by clipped differences.
 
     Scores have no floor: a token that no context proposes keeps its public log-probability, less C
     at most. It is taken to lie PUBLIC_DEPTH below the leading one, as most of a vocabulary does.
     The gap is PUBLIC_DEPTH / τ where contexts say what the public prompt says (the typical case),
-    and 2 f C / τ more where all agree against it. With `top_k` only as many tokens are left.
+    and wider where all agree against it. With `top_k` only as many tokens are left.
 
     **Source** Vinod et al. 2025, Algorithm 1; the depth is measured.
     """
-    agreed = PUBLIC_DEPTH + 2 * filled_share(declared) * config.clip_bound
-    return _softmax_tail(
+    return _tail(
         _fewer(vocabulary, config.top_k),
-        agreed / config.temperature,
         PUBLIC_DEPTH / config.temperature,
         settings=f"temperature {config.temperature:g}",
         remedy=f"Set top_k: {PRETRAINED_TOP_K}, or lower temperature.",
@@ -96,41 +88,24 @@ def filled_share(declared: DeclaredBatches) -> float:
     return float((load * math.exp(-load)) ** k) if k > 1 else min(1.0, load)
 
 
-def _softmax_tail(
-    tokens: int | None, agreed: float, typical: float, *, settings: str, remedy: str
-) -> Tail:
-    """Makes a tail of two gaps in units of the temperature."""
-    return Tail(
-        tokens=tokens,
-        agreed=None if tokens is None else share_at_floor(tokens, agreed),
-        typical=None if tokens is None else share_at_floor(tokens, typical),
-        settings=settings,
-        remedy=remedy,
-    )
-
-
 def _fewer(vocabulary: int | None, top_k: int | None) -> int | None:
     known = [count for count in (vocabulary, top_k) if count is not None]
     return min(known, default=None)
 
 
-def _clip_remedy(config: PrivatePredictionConfig, tokens: int, filled: float) -> str:
-    """Names the settings that would do: fewer tokens, or a gap that outweighs them."""
+def _clip_remedy(config: PrivatePredictionConfig, filled: float) -> str:
+    """Names the settings that would do: fuller batches, fewer tokens, or a wider gap."""
     if filled < 0.5:
-        contexts = "examples_per_context: 1, or batching: slots, or " * (
-            config.examples_per_context > 1
-        )
-        return f"Set {contexts}a smaller expected_batch_size, so that batches are full."
-    gap = filled * config.clip_bound * (1 + TYPICAL_AGREEMENT) / config.temperature
-    ways = [f"clip_bound: {rounded_up(_needed(tokens) / gap * config.clip_bound, '.2g')}"]
-    if "public_top_k" in type(config).model_fields and _needed(PRETRAINED_TOP_K) <= gap:
-        ways.insert(0, f"public_top_k: {PRETRAINED_TOP_K} (it costs nothing)")
-    return f"Set {', or '.join(ways)}, or lower temperature."
+        return "Set a smaller expected_batch_size, or one example a context, for full batches."
+    fewer = f"public_top_k: {PRETRAINED_TOP_K} (it costs nothing), or "
+    fewer *= "public_top_k" in type(config).model_fields
+    return f"Set {fewer}a larger clip_bound or a lower temperature."
 
 
-def _needed(tokens: int) -> float:
-    """The gap at which this many tokens have the largest tail that is allowed."""
-    return math.log(max(1, tokens - 1) * (1 / LARGEST_TAIL - 1))
+def _tail(tokens: int | None, gap: float, *, settings: str, remedy: str) -> Tail:
+    """Makes the tail of tokens that lie this far below the leading one, in units of τ."""
+    typical = None if tokens is None else share_at_floor(tokens, gap)
+    return Tail(tokens=tokens, typical=typical, settings=settings, remedy=remedy)
 
 
 def share_at_floor(tokens: int, gap: float) -> float:

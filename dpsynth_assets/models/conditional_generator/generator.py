@@ -13,7 +13,7 @@ Shape letters: R rows at hand, B pairs of a batch.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from dpsynth_assets.models.conditional_generator.encoding import (
 from dpsynth_assets.models.decoding import Contexts, Decoder
 from dpsynth_assets.models.decoding.protocol import Reading
 from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
-from dpsynth_assets.models.engines.protocol import Sampling
+from dpsynth_assets.models.engines.protocol import Sampling, ShareCallback
 from dpsynth_assets.models.language_model import LanguageModel, mean_token_losses, opened, padded
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
@@ -94,7 +94,7 @@ class ConditionalGenerator(LanguageModel):
         sampling: Sampling | None = None,
         *,
         batch_rows: int = 256,
-        progress: Callable[[float, str], None] | None = None,
+        progress: ShareCallback | None = None,
         **asked: Any,
     ) -> list[str]:
         """Samples one document for each of N conditions.
@@ -118,10 +118,6 @@ class ConditionalGenerator(LanguageModel):
         special = {*self.tokenizer.all_special_ids, encoder.pad_token_id} - {end}
         rules = WritingRules((end,), never=sorted(special), never_first=(end,))
 
-        def told(share: float) -> None:
-            if progress is not None:
-                progress(share, f"{round(share * count)} of {count} documents")
-
         written = written_tokens(
             EncoderDecoder(self) if self.has_encoder else TransformersDecoder(self.model),
             [sources[condition] for condition in conditions],
@@ -129,7 +125,7 @@ class ConditionalGenerator(LanguageModel):
             sampling,
             rules,
             batch_rows=batch_rows,
-            progress=told,
+            progress=progress,
         )
         return [encoder.document_text(rules.until_end(tokens)[0]) for tokens in written]
 

@@ -6,7 +6,7 @@ Private prediction and engines decode through it alone; which model computes is 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,7 +51,17 @@ class Contexts(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """How prompts are read; see `Decoder.open`."""
+    """How prompts are read.
+
+    Attributes:
+        prompt_columns: P, the most tokens of a prompt: a public constant.
+        max_new_tokens: T, the longest document any row will hold.
+        public_prefixes: Public token sequences that prompts may begin with; read once each.
+        rows_per_prefill: Rows of one prefill pass, where rounding could follow their number.
+        public: Whether prompts and their number are public: passes are then not filled up.
+        added: {layer: (d,) float32}, added to the residual stream where it leaves a layer, at
+            every position that a token is predicted from.
+    """
 
     prompt_columns: int
     max_new_tokens: int
@@ -124,45 +134,30 @@ class Decoder(ABC):
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
         """Reads prompts that fit, and takes no notice of what it has no use for."""
 
-    def open(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        prompt_columns: int,
-        max_new_tokens: int,
-        public_prefixes: Sequence[Sequence[int]] = (),
-        rows_per_prefill: int = 16,
-        public: bool = False,
-        added: Mapping[int, np.ndarray] | None = None,
-    ) -> Contexts:
+    def open(self, prompts: Sequence[Sequence[int]], **asked: Any) -> Contexts:
         """Reads prompts into a cache of keys and values.
 
         Args:
             prompts: R token sequences of 1..P ids; R = 0 is allowed and costs nothing.
-            prompt_columns: P, the most tokens of a prompt: a public constant.
-            max_new_tokens: T, the longest document any row will hold.
-            public_prefixes: Public token sequences that prompts may begin with; read once each.
-            rows_per_prefill: Rows of one prefill pass, where rounding could follow their number.
-            public: Whether prompts and their number are public: passes are then not filled up.
-            added: {layer: (d,) float32}, added to the residual stream where it leaves a layer, at
-                every position that a token is predicted from.
+            asked: Fields of `Reading`.
 
         Raises:
             ValueError: A prompt is empty or longer than P, P + T exceeds the attention, weights on
                 a processor are not float32, or this decoder is not steered.
         """
-        if added and Capability.STEERING not in self.capabilities:
+        reading = Reading(**asked)
+        if reading.added and Capability.STEERING not in self.capabilities:
             raise ValueError("Expected no steering of this decoder, got some; use another kind.")
-        if any(not 1 <= len(prompt) <= prompt_columns for prompt in prompts):
+        most = reading.prompt_columns
+        if any(not 1 <= len(prompt) <= most for prompt in prompts):
             raise ValueError(
-                f"Expected prompts of 1..{prompt_columns} tokens, got a shorter or longer one. Cut "
+                f"Expected prompts of 1..{most} tokens, got a shorter or longer one. Cut "
                 "prompts to the public pad length first."
             )
-        self.require_room(prompt_columns + max_new_tokens)
+        self.require_room(reading.columns)
         COUNTS["read"] += sum(map(len, prompts))
-        prefixes = [list(prefix)[:prompt_columns] for prefix in public_prefixes]
-        room = (prompt_columns, max_new_tokens)
-        return self._read(prompts, Reading(*room, prefixes, rows_per_prefill, public, added or {}))
+        prefixes = [list(prefix)[:most] for prefix in reading.public_prefixes]
+        return self._read(prompts, replace(reading, public_prefixes=prefixes))
 
     def hidden_states(
         self, texts: Sequence[Sequence[int]], reading: StateReading

@@ -215,7 +215,7 @@ def _read(
         prompt_columns=max(map(len, prompts)),
         max_new_tokens=steps,
         rows_per_prefill=min(len(once), _ROWS_PER_PREFILL),
-        added=added,
+        added=added or {},
     )
     if len(once) < len(prompts):
         contexts.keep(torch.tensor([once.index(prompt) for prompt in prompts]))

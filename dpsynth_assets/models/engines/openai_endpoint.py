@@ -179,27 +179,30 @@ class OpenAiEndpoint(Engine):
             ) from None
 
     def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Posts; an endpoint that refuses a schema is asked for free text from then on."""
-        route = _ROUTES[self._api]
-        if "response_format" not in body:
-            return self._post(route, body)
-        try:
-            return self._post(route, body)
-        except RefusedError as refused:
-            if refused.status not in _UNKNOWN_SETTING:
-                raise
-        answer = self._post(route, {k: v for k, v in body.items() if k != "response_format"})
-        self._takes_schemas = False
-        return answer
+        """The answer as JSON; a schema is left out where the endpoint knows no such setting.
 
-    def _post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Returns the JSON answer.
+        Raises:
+            EngineError: The endpoint refuses, or answers something else.
+        """
+        answer = self._post(body)
+        if answer.status_code in _UNKNOWN_SETTING and body.pop("response_format", None):
+            answer = self._post(body)
+            self._takes_schemas = not answer.is_success
+        if not answer.is_success:
+            raise EngineError(
+                f"Expected the endpoint to accept the request, got {_failure(answer)}; check "
+                "base_url, model, api and the key in the environment variable that "
+                "api_key_variable names."
+            )
+        return _json(answer)
+
+    def _post(self, body: dict[str, Any]) -> "httpx.Response":
+        """Asks until an answer comes that another try would not change: it may be a refusal.
 
         Waits between tries grow from half a second by doubling, each drawn between half of it and
         the whole so that many clients do not return at once; `Retry-After` overrides them.
 
         Raises:
-            RefusedError: Refused.
             EngineError: Still failing after the last try. Neither the request nor the
                 answer's text stands in the message: an endpoint may echo the prompt.
         """
@@ -209,15 +212,13 @@ class OpenAiEndpoint(Engine):
         for attempt in range(self._attempts):
             wait = _back_off(attempt)
             try:
-                answer = self._http.post(route, json=body)
+                answer = self._http.post(_ROUTES[self._api], json=body)
             except httpx.TransportError as error:
                 failure = type(error).__name__
             else:
-                if answer.is_success:
-                    return _json(answer)
-                failure = f"status {answer.status_code}{_public_code(answer)}"
                 if answer.status_code not in _WORTH_RETRYING:
-                    raise RefusedError(_refusal(failure), answer.status_code)
+                    return answer
+                failure = _failure(answer)
                 wait = _retry_after(answer.headers.get("retry-after"), wait)
             if attempt + 1 < self._attempts:
                 self.usage.add(retries=1)
@@ -262,18 +263,6 @@ def _authorisation(variable: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-class RefusedError(EngineError):
-    """The endpoint refused a request; trying again would not help.
-
-    Attributes:
-        status: Of its answer.
-    """
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def _back_off(attempt: int) -> float:
     longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
     return longest * np.random.default_rng().uniform(0.5, 1)
@@ -300,22 +289,15 @@ def _json(answer: "httpx.Response") -> dict[str, Any]:
     return content
 
 
-def _public_code(answer: "httpx.Response") -> str:
-    """The error's machine-readable code where it is one, e.g. model_not_found."""
+def _failure(answer: "httpx.Response") -> str:
+    """The status, with the error's code or type if it is a plain word; never its message."""
     try:
         error = answer.json()["error"]
         code = error.get("code") or error.get("type")
     except (ValueError, KeyError, TypeError, AttributeError):
-        return ""
+        code = None
     is_code = isinstance(code, str) and _PUBLIC_CODE.fullmatch(code)
-    return f" ({code})" if is_code else ""
-
-
-def _refusal(failure: str) -> str:
-    return (
-        f"Expected the endpoint to accept the request, got {failure}; check base_url, model, api "
-        "and the key in the environment variable that api_key_variable names."
-    )
+    return f"status {answer.status_code}{f' ({code})' if is_code else ''}"
 
 
 def opened_engine(language_model: None, spec: "EngineSpec") -> OpenAiEndpoint:

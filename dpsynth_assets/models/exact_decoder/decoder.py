@@ -203,7 +203,11 @@ class _Pass:
         import torch
 
         queries, scales = self.store(index, layer, stream)
-        outputs = [self._attended(index, *part, queries, scales) for part in self._parts]
+        outputs = []
+        for own, window in self._parts:  # (B, C, H, D) queries of rows that look at equal columns
+            size = (-1, window.queries, self._shape.heads)
+            part = queries[own].reshape(*size, self._shape.depth), scales[own].reshape(size)
+            outputs.append(attend(self._shape, self._cache, index, window, *part).flatten(0, 1))
         attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         rounded, largest = quantized_rows(attended)
         stream.add_(layer.attention_output(rounded).mul_(largest))
@@ -235,19 +239,6 @@ class _Pass:
             torch.minimum(head_scales, layer.scale_limits)[:, shape.heads :],
         )
         return heads[:, : shape.heads].sub_(ROUNDING), head_scales[:, : shape.heads]
-
-    def _attended(
-        self,
-        index: int,
-        own: slice,
-        window: Window,
-        queries: "torch.Tensor",
-        scales: "torch.Tensor",
-    ) -> "torch.Tensor":
-        """Outputs of tokens that attend together, (tokens, H * D)."""
-        shape, by_row = self._shape, (-1, window.queries, self._shape.heads)
-        queries, scales = queries[own].reshape(*by_row, shape.depth), scales[own].reshape(by_row)
-        return attend(shape, self._cache, index, window, queries, scales).flatten(0, 1)
 
     def _feed_forward(
         self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor"

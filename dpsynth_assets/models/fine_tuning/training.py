@@ -188,7 +188,12 @@ def fine_tune_privately(
     model.eval()
     source = private_gradients(model, private_examples, loss, mechanism, settings)
     for parameters, gradients in source if step < steps else ():
-        _update(optimizer, parameters, gradients, settings.rate(step, steps))
+        for group in optimizer.param_groups:
+            group["lr"] = settings.rate(step, steps)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         step += 1
         measured, finished = reports.measure(model, step), step == steps
         due = time.monotonic() - saved >= settings.checkpoint_seconds
@@ -241,20 +246,6 @@ def _adamw(model: Any, settings: FineTuningSettings) -> "torch.optim.Optimizer":
         weight_decay=settings.weight_decay,
         fused=True,
     )
-
-
-def _update(
-    optimizer: "torch.optim.Optimizer",
-    parameters: "Sequence[torch.Tensor]",
-    gradients: "Sequence[torch.Tensor]",
-    rate: float,
-) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def public_steps(steps: int, times: int) -> frozenset[int]:

@@ -222,18 +222,13 @@ class TopicModel:
             tensors = load_file(folder / TENSORS_FILE)
             table = pl.read_parquet(folder / TABLE_FILE).to_dict(as_series=False)
             return cls(**_fields(tensors, table, manifest))
-        except FileNotFoundError:
-            raise TopicModelError(
-                f"Expected a topic model in {str(folder)!r}, got none, or one with a missing file. "
-                "Fit one, or name the folder it was saved to."
-            ) from None
         except (
             OSError, ValueError, KeyError, TypeError, SafetensorError, pl.exceptions.PolarsError
         ):  # fmt: skip
             raise TopicModelError(
                 f"Expected whole files of one {FORMAT} of version {FORMAT_VERSION} in "
-                f"{str(folder)!r}, got damaged ones, or another version's. Fit the topic model "
-                "again with this version."
+                f"{str(folder)!r}, got none, a missing file, damaged ones, or another version's. "
+                "Fit the topic model with this version, or name the folder it was saved to."
             ) from None
 
 

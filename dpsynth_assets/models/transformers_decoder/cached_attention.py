@@ -177,8 +177,8 @@ def grouped_query_attention(
         return sdpa_attention_forward(*states, dropout, scaling, softcap=softcap, **options)
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
+    factor = width**-0.5 if scaling is None else scaling
     if _fits_the_kernel(query, value):
-        factor = width**-0.5 if scaling is None else scaling
         mask = attention_mask.expand(rows, -1, -1, -1)  # A prefill has one for all its rows.
         attended = cuda_kernels.attend(query, key, value, mask, factor, softcap)
         return attended.view(rows, 1, heads, width), None
@@ -191,27 +191,12 @@ def grouped_query_attention(
         attended = scaled_dot_product_attention(
             query, key, value, attn_mask=attention_mask, scale=scaling
         )
-    else:
-        attended = _capped_attention(query, key, value, attention_mask, scaling, softcap)
+    else:  # Softmax in float32, as Gemma 2 has it.
+        scores = torch.matmul(query, key.transpose(-1, -2)).mul_(factor / softcap)
+        scores = scores.tanh_().mul_(softcap) + attention_mask
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        attended = torch.matmul(weights, value)
     return attended.reshape(rows, heads, queries, -1).transpose(1, 2).contiguous(), None
-
-
-def _capped_attention(
-    query: "torch.Tensor",
-    key: "torch.Tensor",
-    value: "torch.Tensor",
-    attention_mask: "torch.Tensor",
-    scaling: float | None,
-    softcap: float,
-) -> "torch.Tensor":
-    """Attends with capped scores; shapes as above. Softmax in float32, as Gemma 2 has it."""
-    import torch
-
-    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(factor / softcap)
-    scores = scores.tanh_().mul_(softcap) + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return torch.matmul(weights, value)
 
 
 def group_queries(model: Any) -> None:

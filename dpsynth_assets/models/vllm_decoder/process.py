@@ -85,16 +85,13 @@ def stop(llm: Any) -> None:
 def _require_version() -> None:
     """Refuses another vLLM than the one whose hooks scheduler and workers take."""
     try:
-        import vllm
+        from vllm import __version__ as found
     except ImportError:
+        found = "none"
+    if not found.startswith("0.32."):
         raise VllmDecoderError(
-            "Expected vllm in this environment, found none; install the extra vllm (CUDA) or see "
-            "make test-vllm for the processor, or use transformers."
-        ) from None
-    if not vllm.__version__.startswith("0.32."):
-        raise VllmDecoderError(
-            f"Expected vllm 0.32, found {vllm.__version__}; install vllm==0.32.0, or use "
-            "transformers."
+            f"Expected vllm 0.32 in this environment, found {found}; install the extra vllm (CUDA) "
+            "or see make test-vllm for the processor, or use transformers."
         )
 
 

@@ -1,7 +1,6 @@
 """A killed run goes on where it stopped: finished passes are read back, never drawn again."""
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -146,30 +145,10 @@ def test_messages_of_a_killed_pass_are_those_of_any_other_draws(name, cases):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_counts_are_those_of_kept_passes(name, cases, language_model):
+def test_no_draw_is_told_before_the_end(name, cases, language_model):
     passes, told = MemoryPasses(), []
-
-    def progress(share, message):
-        kept = [values["drawn"] for values in list(passes.kept.values())]
-        told.append((message, kept))
-
-    run(name, cases, language_model, cases.private(64), progress, passes)
-    counted = 0
-    for message, kept in told:
-        paid = re.search(r"with (\d+) of", message)
-        if paid is None:
-            continue
-        free = re.search(r"(\d+) public ones", message)
-        shown = int(paid[1]), int(free[1]) if free else 0
-        sums = np.cumsum([(0, 0), *kept], axis=0).tolist()
-        assert [*shown] in sums[-2:]  # A pass is kept a moment before it is told.
-        counted += 1
-    assert counted >= len(passes.kept) > 1
-    assert told[-1][0].startswith(f"{len(passes.kept)} of {len(passes.kept)} passes with")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_without_a_store_no_draw_is_counted(name, cases, language_model):
-    told = []
-    run(name, cases, language_model, cases.private(64), lambda _, message: told.append(message))
+    for store in (None, passes):
+        private = cases.private(64)
+        run(name, cases, language_model, private, lambda _, message: told.append(message), store)
     assert not any("tokens" in message for message in told)
+    assert told[-1] == f"{len(passes.kept)} of {len(passes.kept)} passes"

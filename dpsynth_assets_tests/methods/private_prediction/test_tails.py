@@ -13,7 +13,7 @@ from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
 from dpsynth_assets.methods.registry import REGISTRY, bound_method
-from dpsynth_assets.methods.stages import LARGEST_TAIL, percent
+from dpsynth_assets.methods.stages import percent
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -54,7 +54,7 @@ CLIPPED = ("mean_uniform", "mean_clustered", "mean_svt", "median_clustered")
 def test_defaults_of_a_pretrained_model_have_a_short_tail(method):
     plan = planned(method, **SMOLLM2)
     assert plan.refusal is None
-    assert plan.tail.agreed < plan.tail.typical < 0.05
+    assert plan.tail.typical < 0.05
 
 
 @pytest.mark.parametrize("method", CLIPPED)
@@ -63,30 +63,21 @@ def test_a_whole_vocabulary_at_the_floor_is_refused_and_every_remedy_does_it(met
     if method != "median_clustered":
         settings["public_top_k"] = None
     plan = planned(method, settings, **SMOLLM2)
-    assert plan.tail.agreed == pytest.approx(share_at_floor(49_152, 12.0))
     assert plan.tail.typical == pytest.approx(share_at_floor(49_152, 11.4))
     assert "got 36% with 49,152 tokens, clip_bound 6, temperature 1" in plan.refusal
     assert plan.charges == {}
-    assert "clip_bound: 6.9" in plan.refusal
+    assert "a larger clip_bound" in plan.refusal
     assert planned(method, settings | {"clip_bound": 6.9}, **SMOLLM2).refusal is None
     assert ("public_top_k: 100" in plan.refusal) == (method != "median_clustered")
     if method != "median_clustered":
         assert planned(method, settings | {"public_top_k": 100}, **SMOLLM2).refusal is None
 
 
-def test_the_clip_bound_that_a_refusal_names_is_enough_and_hardly_more():
-    plan = planned("mean_uniform", {"public_top_k": None, "temperature": 1.5}, **SMOLLM2)
-    named = float(plan.refusal.partition("clip_bound: ")[2].split(",")[0])
-    settings = {"public_top_k": None, "temperature": 1.5, "clip_bound": named}
-    assert planned("mean_uniform", settings, **SMOLLM2).tail.typical > 0.8 * LARGEST_TAIL / 2
-    assert planned("mean_uniform", settings, **SMOLLM2).refusal is None
-
-
 def test_batches_of_which_few_contexts_remain_are_refused():
     """Two records a hashed context: e^-2 of the contexts, and a mean as much flatter."""
     plan = planned("mean_uniform", {"examples_per_context": 2}, **SMOLLM2)
     assert "batches 14% full" in plan.refusal
-    assert "examples_per_context: 1" in plan.refusal
+    assert "one example a context" in plan.refusal
     assert "public_top_k" not in plan.refusal
 
 

@@ -6,6 +6,7 @@ import torch
 def next_logits(engine, prompts, added=None):
     """Logits of each prompt's next token, from the decoder."""
     longest = max(map(len, prompts))
-    contexts = engine.decoder.open(prompts, prompt_columns=longest, max_new_tokens=1, added=added)
+    room = {"prompt_columns": longest, "max_new_tokens": 1}
+    contexts = engine.decoder.open(prompts, added=added or {}, **room)
     start = torch.zeros(len(prompts), dtype=torch.long)
     return contexts.next_logits(start, start).numpy().copy()

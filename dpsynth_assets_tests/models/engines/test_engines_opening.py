@@ -121,7 +121,7 @@ print(json.dumps([name for name in ("torch", "transformers") if name in sys.modu
 
 def test_vllm_that_is_not_installed_gives_one_line(toy_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(EngineError, match="Expected vllm in this environment"):
+    with pytest.raises(EngineError, match="in this environment, found none"):
         open_engine(EngineSpec(kind="vllm", model=str(toy_folder)))
 
 
