@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from dpsynth_assets.attacks.catalogue import MEDIAN_GAMMA, MEDIAN_REMOVAL, Attack
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.attacks.audits.audit import AuditResult
     from dpsynth_assets.attacks.median_audit import MedianAudit
     from dpsynth_assets.attacks.reconstruction import Overlap
@@ -91,10 +91,8 @@ def reconstruct(
     return found
 
 
-def public_records(documents: "pl.DataFrame", labels: Sequence[str]) -> "pl.DataFrame":
+def public_records(documents: pl.DataFrame, labels: Sequence[str]) -> pl.DataFrame:
     """Shapes public documents like private records; foreign labels are dealt out in turn."""
-    import polars as pl
-
     turn = pl.Series([labels[row % len(labels)] for row in range(documents.height)])
     own = pl.col("label").is_in(list(labels))
     name = pl.format("public{}", "number")

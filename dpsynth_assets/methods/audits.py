@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.attacks.audits import MECHANISM_AUDITS, latest_results
 from dpsynth_assets.attacks.audits.audit import (
@@ -85,8 +86,6 @@ def _records(
     present: np.ndarray, vectors: np.ndarray, *, own_labels: bool = False
 ) -> PrivateInputs:
     """Those of m canaries that were put in, with their rows of (m, d) embeddings."""
-    import polars as pl
-
     numbers = np.flatnonzero(present)
     names = [f"canary {number}" for number in numbers]
     labels = [LABELS[number if own_labels else 0] for number in numbers]
@@ -186,8 +185,6 @@ def _vector_task() -> VectorTask:
 
 
 def _attack_vectors() -> Finding:
-    import polars as pl
-
     task, present = _vector_task(), fair_coins()
     private = _records(present, np.zeros((CANARIES, 1)), own_labels=True)
     released = release_vectors(task, private, silent).value

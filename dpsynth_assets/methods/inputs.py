@@ -3,12 +3,10 @@
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import polars as pl
+import polars as pl
 
 MadeT = TypeVar("MadeT")
 
@@ -101,7 +99,7 @@ def label_indices(labels: Iterable[str], declared: Sequence[str]) -> np.ndarray:
     return np.array([place.get(label, UNCOUNTED) for label in labels], dtype=np.int64)
 
 
-def counted_labels(records: "pl.DataFrame", declared: Sequence[str]) -> np.ndarray:
+def counted_labels(records: pl.DataFrame, declared: Sequence[str]) -> np.ndarray:
     """Finds each record's place among the declared labels, for what counts it or trains on it.
 
     Args:
@@ -136,7 +134,7 @@ class PrivateInputs:
         prepared: What a count made of these records and needs again, by name (`once`).
     """
 
-    records: "pl.DataFrame" = field(repr=False)
+    records: pl.DataFrame = field(repr=False)
     embeddings: np.ndarray | None = field(default=None, repr=False)
     passes: PassStore | None = field(default=None, repr=False)
     parts: Shards | None = field(default=None, repr=False)
@@ -237,7 +235,7 @@ class PublicInputs:
     salt: str = ""
     seed: int = 0
     text_embedder: Any | None = None
-    public_records: "pl.DataFrame | None" = field(default=None, repr=False)
+    public_records: pl.DataFrame | None = field(default=None, repr=False)
     topic_model: Any | None = None
     topic_histogram: Mapping[str, Any] | None = None
     conditional_generator: Any | None = None
@@ -267,7 +265,7 @@ class PublicInputs:
         return [texts[row] for row in np.random.default_rng(0).permutation(len(texts))[:count]]
 
 
-def rows_behind(folder: str, public: PublicInputs) -> "pl.DataFrame":
+def rows_behind(folder: str, public: PublicInputs) -> pl.DataFrame:
     """Rows of another method's published corpus: columns `text` and `label`.
 
     Raises:

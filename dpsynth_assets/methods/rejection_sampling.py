@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+import polars as pl
 from pydantic import Field
 
 from dpsynth_assets.datasets.fields import Declaration, Refusal
@@ -41,8 +42,6 @@ from dpsynth_assets.models.judges import (
 from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, has_abuse
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.models.engines.protocol import Engine
 
 Row = TypeVar("Row")
@@ -336,15 +335,13 @@ def write_accepted(
     return accepted, {**kept.facts, **tally.facts(round_number + 1, len(empty))}
 
 
-def accepted_rows(texts: Sequence[str | None], **columns: Any) -> "pl.DataFrame":
+def accepted_rows(texts: Sequence[str | None], **columns: Any) -> pl.DataFrame:
     """The rows of a corpus from what `write_accepted` returned of it: no row of an empty place.
 
     Args:
         texts: Text of every place.
         columns: Further columns, in order, `label` first.
     """
-    import polars as pl
-
     words = {"text": pl.String, "label": pl.String}
     return pl.DataFrame({"text": texts, **columns}, schema_overrides=words).drop_nulls("text")
 
@@ -353,7 +350,7 @@ _MOST_LEFT_OUT = 0.5
 """Of paid rows: rules that would leave out more do not fit these records, and leave out none."""
 
 
-def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", dict[str, Any]]:
+def kept_rows(frame: pl.DataFrame, kept: RowFilter) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Leaves out rows that break a rule or that the judge rejects: they were paid for, none is new.
 
     Args:

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+import polars as pl
+
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.whole import Checkpoint, Room, bytes_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
@@ -22,8 +24,6 @@ from dpsynth_assets.privacy.events import POST_PROCESSING, ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType, Release
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.methods.base import CohortTerms
 
 SHARED = "shared"
@@ -302,7 +302,7 @@ class StageRelease:
 
     facts: Mapping[str, Any]
     files: Path | None = None
-    rows: "pl.DataFrame | None" = None
+    rows: pl.DataFrame | None = None
     internal: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -310,7 +310,7 @@ class StageRelease:
 class SyntheticCorpus(StageRelease):
     """Rows of a corpus: columns `text`, `label` and DP-safe provenance, e.g. `batch`."""
 
-    rows: "pl.DataFrame"
+    rows: pl.DataFrame
 
 
 LARGEST_TAIL = 0.1

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from pydantic import TypeAdapter
 
 from dpsynth_assets.methods.epsvec.config import SCAFFOLD_TEMPERATURE, EpsVecConfig
@@ -24,10 +24,6 @@ from dpsynth_assets.models.engines.protocol import Engine, Provenance, Sampling
 from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.nearest import NO_ROW, PublicRows, nearest_rows_of_labels
-
-if TYPE_CHECKING:
-    import polars as pl
-
 
 CANDIDATES_FILE = "candidates.parquet"
 """Columns `label` (index into the declared labels) and `text`; row m is bin m of the histogram."""
@@ -48,7 +44,7 @@ def write_candidates(
     config: EpsVecConfig,
     seed: int,
     progress: ProgressCallback,
-) -> "pl.DataFrame":
+) -> pl.DataFrame:
     """Writes the candidate pool: texts of each label from a prompt without examples.
 
     Returns:
@@ -83,7 +79,7 @@ def write_candidates(
 
 def public_candidates(
     documents: Sequence[str], labels: int, config: EpsVecConfig, seed: int
-) -> "pl.DataFrame":
+) -> pl.DataFrame:
     """Draws public documents as the candidates of every label alike.
 
     Raises:
@@ -102,18 +98,14 @@ def public_candidates(
     return _pool([texts] * labels)
 
 
-def _pool(texts: Sequence[Sequence[str]]) -> "pl.DataFrame":
+def _pool(texts: Sequence[Sequence[str]]) -> pl.DataFrame:
     """A table of the candidates of all labels, in their order."""
-    import polars as pl
-
     rows = [(label, text) for label, each in enumerate(texts) for text in each]
     return pl.DataFrame(rows, schema={"label": pl.Int64, "text": pl.String}, orient="row")
 
 
-def read_candidates(folder: Path) -> "pl.DataFrame":
+def read_candidates(folder: Path) -> pl.DataFrame:
     """Reads the candidate pool that `write_candidates` made."""
-    import polars as pl
-
     return pl.read_parquet(folder / CANDIDATES_FILE)
 
 
@@ -235,7 +227,7 @@ class FixedShots:
 def release_shots(
     histogram: NoisyHistogram,
     private: PrivateInputs,
-    candidates: "pl.DataFrame",
+    candidates: pl.DataFrame,
     candidate_embeddings: np.ndarray,
     labels: Sequence[str],
 ) -> Release[FixedShots]:

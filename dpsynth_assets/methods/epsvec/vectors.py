@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import RECORDS_PER_PASS, EpsVecConfig
@@ -22,9 +23,6 @@ from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.vector_mean import BlockSums, unit_directions
 from dpsynth_assets.workers import Here
-
-if TYPE_CHECKING:
-    import polars as pl
 
 VECTORS_FILE = "dataset_vectors.safetensors"
 
@@ -142,7 +140,7 @@ class VectorTask:
         engine, layers = self.reopened().required("engine"), self.negatives.layers
         return open_reader(engine, self.config, self.terms, self.shots, layers)
 
-    def differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
+    def differences(self, reader: StateReader, label: int, records: pl.DataFrame) -> np.ndarray:
         """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
         states = reader.read(label, records["text"].to_list())
         own = self.negatives.states[label]
@@ -271,10 +269,8 @@ class DifferenceSums:
         return total
 
 
-def _drawn(records: "pl.DataFrame", sampling_probability: float) -> "pl.DataFrame":
+def _drawn(records: pl.DataFrame, sampling_probability: float) -> pl.DataFrame:
     """Records that take part: each tosses its own coin. Those without text never do."""
-    import polars as pl
-
     if sampling_probability < 1:
         records = records[poisson_sample(records.height, sampling_probability)]
     return records.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.files.whole import Checkpoint
 from dpsynth_assets.methods.evolution.apis import TextApi
@@ -34,11 +35,9 @@ from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
-VoteFunction = Callable[[int, "pl.DataFrame", np.ndarray], np.ndarray]
+VoteFunction = Callable[[int, pl.DataFrame, np.ndarray], np.ndarray]
 """(rounds done, candidates, float32 (C, d) embeddings) -> (C,) released votes of this round."""
 
 _STATE, _POPULATION, _GENERATIONS = "state.json", "population.parquet", "generations.parquet"
@@ -61,8 +60,8 @@ class EvolutionState:
 
     rounds: int
     phase: Literal["written", "voted"]
-    population: "pl.DataFrame" = field(repr=False)
-    generations: "pl.DataFrame" = field(repr=False)
+    population: pl.DataFrame = field(repr=False)
+    generations: pl.DataFrame = field(repr=False)
 
     def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
         """Writes everything into an empty folder."""
@@ -79,8 +78,6 @@ class EvolutionState:
             UnaccountedReleaseError: If it is another plan's: its rounds were paid for under other
                 noise, and would be passed off as this plan's.
         """
-        import polars as pl
-
         state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         if state["identity"] != json.loads(json.dumps(dict(identity))):
             raise UnaccountedReleaseError(
@@ -235,7 +232,7 @@ class Evolution:
 
     def _variations(
         self,
-        population: "pl.DataFrame",
+        population: pl.DataFrame,
         parents: np.ndarray,
         degree: float,
         seed: int,

@@ -1,9 +1,10 @@
 """The common part of Aug-PE and SecPE: a stage that ends with a population, then free rows."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.whole import Room, bytes_of_texts
@@ -41,15 +42,12 @@ from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.models.row_rules import FREE, TextForm
 
-if TYPE_CHECKING:
-    import polars as pl
-
 _WRITING = 2**31
 """Keeps the stream of written rows apart from those of the rounds."""
 
 
 def write_rows(
-    survivors: "pl.DataFrame",
+    survivors: pl.DataFrame,
     sizes: np.ndarray,
     labels: Sequence[str],
     api: TextApi,
@@ -300,7 +298,7 @@ class EvolutionMethod(Method[EvolutionT]):
             rows=self.starting_rows(public),
         )
 
-    def facts_of(self, generations: "pl.DataFrame") -> dict[str, Any]:
+    def facts_of(self, generations: pl.DataFrame) -> dict[str, Any]:
         """What is told of a population that is released."""
         return {**generation_facts(generations), "labels": list(self.terms.labels)}
 

@@ -13,26 +13,22 @@ Letters: C candidates, L labels.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import polars as pl
+import polars as pl
 
 NO_PARENT = -1
 """Parent of a text that was written without another text."""
 
 
-def random_population(texts: Sequence[str], labels: np.ndarray) -> "pl.DataFrame":
+def random_population(texts: Sequence[str], labels: np.ndarray) -> pl.DataFrame:
     """Texts of the first generation: C rows, one for each candidate.
 
     Returns:
         Columns `text`, `label` (number), `parent` (row among the survivors before that it varies,
         a survivor's own row, or `NO_PARENT`) and `born` (iteration of writing).
     """
-    import polars as pl
-
     numbers = np.asarray(labels, dtype=np.int64)
     return pl.DataFrame(
         {
@@ -44,15 +40,15 @@ def random_population(texts: Sequence[str], labels: np.ndarray) -> "pl.DataFrame
     )
 
 
-def chosen(population: "pl.DataFrame", places: np.ndarray) -> "pl.DataFrame":
+def chosen(population: pl.DataFrame, places: np.ndarray) -> pl.DataFrame:
     """The candidates at `places`, in that order; their own parents from now on."""
     own = np.arange(len(places), dtype=np.int64)
     return population[places].with_columns(parent=own)
 
 
 def with_variations(
-    survivors: "pl.DataFrame", texts: Sequence[str], parents: np.ndarray, iteration: int
-) -> "pl.DataFrame":
+    survivors: pl.DataFrame, texts: Sequence[str], parents: np.ndarray, iteration: int
+) -> pl.DataFrame:
     """Survivors, then `texts`, each a variation of the survivor at its parent's row."""
     new = random_population(texts, survivors["label"].to_numpy()[parents])
     born = np.full(len(texts), iteration, dtype=np.int64)
@@ -91,23 +87,21 @@ def select(dp_votes: np.ndarray, candidate_labels: np.ndarray, sizes: np.ndarray
 GENERATIONS_FILE = "generations.parquet"
 
 
-def no_generations() -> "pl.DataFrame":
+def no_generations() -> pl.DataFrame:
     """An evolution before its first votes."""
     empty = random_population((), np.empty(0))
     return voted_frame(empty, np.empty(0), np.empty(0, dtype=np.int64), 1, last=False)
 
 
 def voted_frame(
-    population: "pl.DataFrame",
+    population: pl.DataFrame,
     dp_votes: np.ndarray,
     survivors: np.ndarray,
     iteration: int,
     *,
     last: bool,
-) -> "pl.DataFrame":
+) -> pl.DataFrame:
     """One round's candidates with their released votes."""
-    import polars as pl
-
     survived = np.bincount(survivors, minlength=population.height)
     frame = population.with_columns(
         pl.lit(iteration, dtype=pl.Int64).alias("iteration"),
@@ -120,35 +114,29 @@ def voted_frame(
     return frame.select("iteration", "label", "parent", "born", "votes", "survived", "text")
 
 
-def write_generations(folder: Path, generations: "pl.DataFrame") -> None:
+def write_generations(folder: Path, generations: pl.DataFrame) -> None:
     """Writes the released file."""
     generations.write_parquet(folder / GENERATIONS_FILE)
 
 
-def read_generations(folder: Path) -> "pl.DataFrame":
+def read_generations(folder: Path) -> pl.DataFrame:
     """Reads the released file."""
-    import polars as pl
-
     return pl.read_parquet(folder / GENERATIONS_FILE)
 
 
-def last_survivors(generations: "pl.DataFrame") -> "pl.DataFrame":
+def last_survivors(generations: pl.DataFrame) -> pl.DataFrame:
     """Reads who survived the last round, each once, most votes first within each label."""
-    import polars as pl
-
     return generations.filter(
         (pl.col("iteration") == pl.col("iteration").max()) & (pl.col("survived") > 0)
     ).sort("label", "votes", descending=[False, True], maintain_order=True)
 
 
-def generation_facts(generations: "pl.DataFrame") -> dict[str, Any]:
+def generation_facts(generations: pl.DataFrame) -> dict[str, Any]:
     """Released numbers about an evolution, round by round.
 
     `vote_entropy` is that of the positive votes in bits (a few winners: small);
     `survivors_new` the share of survivors that the round itself had written.
     """
-    import polars as pl
-
     rounds = generations.partition_by("iteration", maintain_order=True)
     alive = [frame.filter(pl.col("survived") > 0) for frame in rounds]
     last = rounds[-1]

@@ -10,9 +10,10 @@ Letters: C clusters, N candidates, L labels.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.base import form_of, mechanism_of, planned, require_share
@@ -49,9 +50,6 @@ from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.histogram import GaussianVoting
-
-if TYPE_CHECKING:
-    import polars as pl
 
 VotedT = TypeVar("VotedT", bound=VotedConfig)
 
@@ -205,9 +203,7 @@ class RepresentativeVotes:
     representatives: Representatives
     sizes: np.ndarray
 
-    def __call__(
-        self, rounds: int, population: "pl.DataFrame", embeddings: np.ndarray
-    ) -> np.ndarray:
+    def __call__(self, rounds: int, population: pl.DataFrame, embeddings: np.ndarray) -> np.ndarray:
         """Counts the votes of one round.
 
         Args:

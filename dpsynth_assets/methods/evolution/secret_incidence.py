@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.privacy.secret_noise import (
@@ -46,8 +47,6 @@ def read_public_incidence(promise: SecretsSpec) -> PublicIncidence:
     Raises:
         IncidenceError: There is no such file, it lacks a column, or it contradicts the declaration.
     """
-    import polars as pl
-
     path = Path(str(promise.public_incidence)).expanduser()
     if not path.is_file():
         raise IncidenceError(f"Expected a Parquet file of public incidence, got none at {path}.")

@@ -9,9 +9,9 @@ product rounds there (`privacy.nearest`), as the sensitivity of the vote histogr
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
@@ -23,9 +23,6 @@ from dpsynth_assets.privacy.nearest import (
     nearest_rows_of_labels,
     row_norms,
 )
-
-if TYPE_CHECKING:
-    import polars as pl
 
 SORTED_BYTES = 1 << 30
 """Records up to this size are copied in the order of their labels."""
@@ -155,9 +152,7 @@ class PrivateVotes:
         self._rounds, self._labels, self._private = rounds, labels, private
         self._voting: GaussianVoting | None = None
 
-    def __call__(
-        self, rounds: int, population: "pl.DataFrame", embeddings: np.ndarray
-    ) -> np.ndarray:
+    def __call__(self, rounds: int, population: pl.DataFrame, embeddings: np.ndarray) -> np.ndarray:
         """Counts and releases the votes of one round.
 
         Args:

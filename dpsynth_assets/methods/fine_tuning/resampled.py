@@ -3,9 +3,8 @@
 Letters: M cells (label and topic), S rows of a corpus, N rows kept.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.methods.base import Method, planned
 from dpsynth_assets.methods.capabilities import Advice
@@ -19,9 +18,6 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.stages import MethodPlan, Stage, SyntheticCorpus, Writing
 from dpsynth_assets.methods.work import PublicSizes, Work
-
-if TYPE_CHECKING:
-    import polars as pl
 
 NEGLIGIBLE = 1e-12
 """A share of the whole below this is none."""
@@ -80,8 +76,6 @@ class Resampled(Method[ResampledConfig]):
         Raises:
             ValueError: The corpus is not there, or holds no more rows than are asked for.
         """
-        import polars as pl
-
         corpus = rows_behind(self.config.corpus, public)
         histogram = released_histogram(public, self.terms.labels)
         progress(0.0, f"topics of {corpus.height} rows")
@@ -180,7 +174,7 @@ def choose_rows(cells: np.ndarray, kept: np.ndarray, seed: int) -> np.ndarray:
     return np.sort(rows[ranks < kept[cells[rows]]])
 
 
-def _topics(corpus: "pl.DataFrame", public: PublicInputs) -> np.ndarray:
+def _topics(corpus: pl.DataFrame, public: PublicInputs) -> np.ndarray:
     """Topic of each row, read off its synthetic text."""
     embedder = public.required("text_embedder")
     embeddings = embedder.embed(corpus["text"].to_list(), public=True)

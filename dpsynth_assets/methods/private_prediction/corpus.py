@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.methods.base import form_of, mechanism_of
 from dpsynth_assets.methods.inputs import PublicInputs
@@ -36,8 +37,6 @@ from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 
@@ -367,13 +366,11 @@ def corpus_rows(
     labels: Sequence[str],
     batches: Sequence[int | None],
     clusters: Sequence[int | None],
-) -> "pl.DataFrame":
+) -> pl.DataFrame:
     """Builds a corpus's rows: `text`, `label`, `batch`, `cluster`, `n_tokens`; no blank text.
 
     `n_tokens` counts what was drawn, also where less of it is of the form.
     """
-    import polars as pl
-
     rows = pl.DataFrame(
         {
             "text": [

@@ -8,7 +8,9 @@ plans and collects, and reads no record.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from dpsynth_assets.methods.inputs import (
     PassStore,
@@ -22,9 +24,6 @@ from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.split_batches import PrivateBatch
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.language_model import in_parts
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, SortStep
 from dpsynth_assets.methods.private_prediction.declared_batches import (
@@ -32,9 +33,6 @@ from dpsynth_assets.methods.private_prediction.declared_batches import (
 from dpsynth_assets.models.language_model import in_parts
 from dpsynth_assets.privacy.batch_terms import row_key
 from dpsynth_assets.records.record_filters import CANONICAL
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _PERSON = b"dpsynth-batches"
 
@@ -79,10 +77,8 @@ class PrivateBatch(Batch):
     keys: tuple[bytes, ...] = field(repr=False)
 
 
-def placed_table(rows: Iterable[tuple[int, *_Place]]) -> "pl.DataFrame":
+def placed_table(rows: Iterable[tuple[int, *_Place]]) -> pl.DataFrame:
     """Makes a table of placed records: `batch`, `context`, `slot`, `record_id`, `text`."""
-    import polars as pl
-
     numbers = dict.fromkeys(("batch", "context", "slot"), pl.Int64)
     words = dict.fromkeys(("record_id", "text"), pl.String)
     schema: dict[str, Any] = {**numbers, **words}
@@ -120,14 +116,14 @@ class RunBatches(ABC):
         return [sum(shares[:number]) for number in range(len(shares))]
 
     @abstractmethod
-    def places(self, private: PrivateInputs) -> "pl.DataFrame":
+    def places(self, private: PrivateInputs) -> pl.DataFrame:
         """Places all records, which lie here together."""
 
     @abstractmethod
     def steps(self, wanted: Collection[int], count: int) -> tuple[SortStep, ...]:
         """Says how records in shards are sorted into the wanted ones of this many passes."""
 
-    def filled(self, batches: Sequence[Batch], placed: "pl.DataFrame") -> list[PrivateBatch]:
+    def filled(self, batches: Sequence[Batch], placed: pl.DataFrame) -> list[PrivateBatch]:
         """Fills batches with the records that are placed in them.
 
         With k = 1 a context by the hash is its record's, regardless of its number; else the drop
@@ -167,18 +163,12 @@ class RunBatches(ABC):
         """The batches of each pass; the last may have fewer."""
         return in_parts(self.batches, self.declared.config.batches_per_forward)
 
-    def filled_pass(self, number: int, tables: Sequence["pl.DataFrame"]) -> list[PrivateBatch]:
+    def filled_pass(self, number: int, tables: Sequence[pl.DataFrame]) -> list[PrivateBatch]:
         """Fills the batches of a pass with the rows that were sorted into it."""
-        import polars as pl
-
         return self.filled(self.passes[number], pl.concat([placed_table([]), *tables]))
 
-    def by_pass(
-        self, placed: "pl.DataFrame", wanted: Collection[int]
-    ) -> Mapping[int, "pl.DataFrame"]:
+    def by_pass(self, placed: pl.DataFrame, wanted: Collection[int]) -> Mapping[int, pl.DataFrame]:
         """Divides placed records by the pass of their batch, as far as it is wanted."""
-        import polars as pl
-
         size = self.declared.config.batches_per_forward
         numbered = placed.with_columns(number=pl.col("batch") // size)
         groups = numbered.partition_by("number", as_dict=True, include_key=False)
@@ -253,7 +243,7 @@ class HashedBatches(RunBatches):
 
     salt: str
 
-    def places(self, private: PrivateInputs) -> "pl.DataFrame":
+    def places(self, private: PrivateInputs) -> pl.DataFrame:
         """Places those of N records whose batch generates, by the keyed hash of their ids.
 
         **Privacy** Adding, removing or nulling one record changes the contexts of one batch at
@@ -299,7 +289,7 @@ class HashedBatches(RunBatches):
 
     def sorted_part(
         self, wanted: Collection[int], number: int, private: PrivateInputs
-    ) -> Mapping[int, "pl.DataFrame"]:
+    ) -> Mapping[int, pl.DataFrame]:
         """Sorts the records of a shard into the wanted passes."""
         del number
         return self.by_pass(self.places(private), wanted)
@@ -349,10 +339,8 @@ class SlotBatches(RunBatches):
     neighbours (errata B-000.2, design Z).
     """
 
-    def places(self, private: PrivateInputs) -> "pl.DataFrame":
+    def places(self, private: PrivateInputs) -> pl.DataFrame:
         """Places the first records of each cell, in the order in which they come."""
-        import polars as pl
-
         cells = self._cells(private).items()
         return pl.concat([placed_table([]), *(self._slots(*each) for each in cells)])
 
@@ -361,7 +349,7 @@ class SlotBatches(RunBatches):
         slots = partial(self.sorted_cell, frozenset(wanted))
         return (SortStep(self.firsts, len(self.cells)), SortStep(slots, count))
 
-    def firsts(self, number: int, private: PrivateInputs) -> Mapping[int, "pl.DataFrame"]:
+    def firsts(self, number: int, private: PrivateInputs) -> Mapping[int, pl.DataFrame]:
         """Takes the first records of each cell, in public order, out of a shard."""
         del number
         size = self.declared.records_per_batch
@@ -371,7 +359,7 @@ class SlotBatches(RunBatches):
             if rows.height
         }
 
-    def _cells(self, private: PrivateInputs) -> Mapping[int, "pl.DataFrame"]:
+    def _cells(self, private: PrivateInputs) -> Mapping[int, pl.DataFrame]:
         """Records of each cell that has batches."""
         pairs = tuple((cell.label, cell.cluster) for cell in self.cells)
         own = SlotCells(record_cells=self.record_cells, cells=pairs).of(private)
@@ -380,11 +368,11 @@ class SlotBatches(RunBatches):
 
     def sorted_cell(
         self, wanted: Collection[int], number: int, private: PrivateInputs
-    ) -> Mapping[int, "pl.DataFrame"]:
+    ) -> Mapping[int, pl.DataFrame]:
         """Cuts the first records of the cell of this number into the wanted passes."""
         return self.by_pass(self._slots(number, private.records.sort(CANONICAL)), wanted)
 
-    def _slots(self, cell: int, records: "pl.DataFrame") -> "pl.DataFrame":
+    def _slots(self, cell: int, records: pl.DataFrame) -> pl.DataFrame:
         """Places the records of one cell, in their order, in full batches of s contexts."""
         size, k = self.declared.records_per_batch, self.declared.config.examples_per_context
         chosen, first = records.head(self.cells[cell].generating * size), self.first_batches[cell]

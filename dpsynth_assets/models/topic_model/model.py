@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from pydantic import Field
 
 from dpsynth_assets.datasets.fields import Declaration, Refusal
@@ -176,7 +177,6 @@ class TopicModel:
 
     def save(self, folder: str | Path) -> None:
         """Writes safetensors, Parquet and, last, the JSON manifest that makes the folder whole."""
-        import polars as pl
         from safetensors.numpy import save_file
 
         folder = Path(folder)
@@ -212,7 +212,6 @@ class TopicModel:
         Raises:
             TopicModelError: There is no topic model, another version's, or a file is damaged.
         """
-        import polars as pl
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
