@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.exact_decoder.opening import TEXTS
-
 if TYPE_CHECKING:
     import torch
 
@@ -115,6 +113,8 @@ def measured_moves(
     Raises:
         ValueError: The decoder does not take such contexts.
     """
+    from dpsynth_assets.models.exact_decoder.opening import TEXTS
+
     new_tokens = max(passes.new_tokens, STEPS)
     limit = decoder.attention_limit or passes.columns + new_tokens
     columns = max(1, min(passes.columns, limit - new_tokens))

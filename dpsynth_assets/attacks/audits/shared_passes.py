@@ -25,7 +25,6 @@ from dpsynth_assets.attacks.audits.token_draws import extreme_row, mean_scores
 from dpsynth_assets.attacks.logit_moves import NAME
 from dpsynth_assets.models.decoding.protocol import StateReading
 from dpsynth_assets.models.engines.protocol import Provenance
-from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
 from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
@@ -187,6 +186,8 @@ def _rounding_by_place() -> Iterator[Any]:
 
 def _moved_states(provenance: Provenance) -> Finding:
     """Counts texts whose states are not the same in another company."""
+    from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
+
     draw = np.random.default_rng(3)
     texts = [draw.integers(1, VOCABULARY, n).tolist() for n in draw.integers(1, 20, TEXTS)]
     with _rounding_by_place() as model:

@@ -33,7 +33,6 @@ from dpsynth_assets.models.fine_tuning.adapters import (
 )
 from dpsynth_assets.models.fine_tuning.sources import TokenExample
 from dpsynth_assets.models.prompt_templates import PromptTemplates, default_templates
-from dpsynth_assets.models.transformers_decoder.opening import require_equal_logits
 
 if TYPE_CHECKING:
     import torch
@@ -297,6 +296,8 @@ class GeneratorInputs:
             templates=self.known.templates,
         )
         if decodes_here and not generator.has_encoder:
+            from dpsynth_assets.models.transformers_decoder.opening import require_equal_logits
+
             require_equal_logits(generator.model)
         return TrainingStart(
             model=trainable(generator.model, self.config, self.modules),

@@ -30,7 +30,6 @@ from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines.protocol import Sampling, ShareCallback
 from dpsynth_assets.models.language_model import LanguageModel, mean_token_losses, opened, padded
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +109,8 @@ class ConditionalGenerator(LanguageModel):
         Returns:
             N documents in the order of the conditions, each of at least one token.
         """
+        from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+
         usual = Sampling(top_p=0.95, max_new_tokens=self.max_document_tokens)
         sampling = replace(sampling or usual, **asked)
         encoder, count = self.encoder, len(conditions)

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch  # noqa: TID253 (opened with weights)
+
 from dpsynth_assets.datasets.public_spec import PairTrainingSpec
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.files.whole import digest_of, replaced_whole
@@ -98,8 +100,6 @@ def train_on_pairs(
     Raises:
         ValueError: The pairs cannot be read, or the checkpoint is another run's.
     """
-    import torch
-
     model = generator.model.requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
     state = RunState(model, optimizer, {"pairs": pairs_version(spec), "start": generator.name})
@@ -125,8 +125,6 @@ def _step(
     spec: PairTrainingSpec,
 ) -> float:
     """Takes one step by the mean loss of the documents' tokens, and returns that."""
-    import torch
-
     model, total = generator.model, 0.0
     batches = [_encoded(generator, part) for part in in_parts(pairs, spec.together)]
     tokens = sum(int((batch.labels >= 0).sum()) for batch in batches)

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from functools import cache as computed_once
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from dpsynth_assets.models.exact_decoder.integer_products import EXACT_INTEGERS, LIMIT, ZERO_POINT
 
 if TYPE_CHECKING:
-    import torch
-
     from dpsynth_assets.models.exact_decoder.weights import LlamaShape
 
 COLUMN_MULTIPLE = 64
@@ -44,9 +44,9 @@ class Stored(NamedTuple):
         scales: (R, 2, G, C) float32, of keys and values.
     """
 
-    keys: "torch.Tensor"
-    values: "torch.Tensor"
-    scales: "torch.Tensor"
+    keys: torch.Tensor
+    values: torch.Tensor
+    scales: torch.Tensor
 
     def first(self, columns: int) -> "Stored":
         """Views of the first columns."""
@@ -73,8 +73,6 @@ class KeyValueCache:
         self.layers = [self._empty() for _ in range(shape.layers)]
 
     def _empty(self) -> Stored:
-        import torch
-
         rows, groups, depth = self.rows, self._shape.groups, self._shape.depth
         tail = torch.tensor([1.0, -ZERO_POINT]).view(torch.uint8)
         keys = torch.zeros((rows, groups, depth, self.columns + TAIL), dtype=torch.uint8)
@@ -95,10 +93,10 @@ class KeyValueCache:
     def write(
         self,
         layer: int,
-        rows: "torch.Tensor",
-        positions: "torch.Tensor",
-        integers: "torch.Tensor",
-        scales: "torch.Tensor",
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        integers: torch.Tensor,
+        scales: torch.Tensor,
     ) -> None:
         """Stores T tokens of `rows` at `positions`, (T,) each.
 
@@ -122,8 +120,6 @@ class KeyValueCache:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drops every row but these, in this order; one layer at a time, so the peak is one."""
-        import torch
-
         self.rows = len(rows)
         for layer, stored in enumerate(self.layers):
             index = torch.tensor(rows, dtype=torch.long, device=stored.scales.device)
@@ -151,14 +147,12 @@ class Bags(NamedTuple):
         values: (B * H, C) int32.
     """
 
-    keys: "torch.Tensor"
-    values: "torch.Tensor"
+    keys: torch.Tensor
+    values: torch.Tensor
 
     @classmethod
     def of(cls, shape: "LlamaShape", rows: int, columns: int) -> "Bags":
         """Bags of one query in each of B rows."""
-        import torch
-
         heads = torch.arange(rows * shape.heads, dtype=torch.int32)[:, None]
         tables = heads // (shape.heads // shape.groups)
         return cls(
@@ -181,12 +175,12 @@ class Window:
     rows: slice
     columns: int
     queries: int
-    mask: "torch.Tensor"
+    mask: torch.Tensor
     bags: Bags | None = None
 
     @classmethod
     def of(
-        cls, shape: "LlamaShape", cache: KeyValueCache, rows: slice, positions: "torch.Tensor"
+        cls, shape: "LlamaShape", cache: KeyValueCache, rows: slice, positions: torch.Tensor
     ) -> "Window":
         """Lets each query, at `positions` (B, n), look at its own column and those before."""
         if positions.shape[1] > 1 or not _bags_pay(shape):
@@ -195,9 +189,7 @@ class Window:
         return replace(cls._of(rows, cache.columns, positions), bags=bags)
 
     @classmethod
-    def _of(cls, rows: slice, columns: int, positions: "torch.Tensor") -> "Window":
-        import torch
-
+    def _of(cls, rows: slice, columns: int, positions: torch.Tensor) -> "Window":
         hidden = torch.arange(columns) > positions[:, None, :, None]
         mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
         return cls(rows, columns, positions.shape[1], mask)
@@ -208,9 +200,9 @@ def attend(
     cache: KeyValueCache,
     layer: int,
     window: Window,
-    queries: "torch.Tensor",
-    scales: "torch.Tensor",
-) -> "torch.Tensor":
+    queries: torch.Tensor,
+    scales: torch.Tensor,
+) -> torch.Tensor:
     """Attends from n queries in each of B rows.
 
     Args:
@@ -224,8 +216,6 @@ def attend(
     Returns:
         (B, n, H * D) float32, in units of the layer's value scale.
     """
-    import torch
-
     rows, count, heads, depth = queries.shape
     groups, columns = shape.groups, window.columns
     stored = Stored(*(each[window.rows] for each in cache.layers[layer]))
@@ -240,34 +230,30 @@ def attend(
     return attended.transpose(1, 2).reshape(rows, count, heads * depth)
 
 
-def _scores(keys: "torch.Tensor", window: Window, queries: "torch.Tensor") -> "torch.Tensor":
+def _scores(keys: torch.Tensor, window: Window, queries: torch.Tensor) -> torch.Tensor:
     """Products of queries (B, G, m, D) and keys, (B, G, m, columns)."""
     if window.bags is not None:
         return _bagged(keys, window.bags.keys, queries)
     return _multiplied(queries, keys[..., : window.columns])
 
 
-def _sums(values: "torch.Tensor", window: Window, weights: "torch.Tensor") -> "torch.Tensor":
+def _sums(values: torch.Tensor, window: Window, weights: torch.Tensor) -> torch.Tensor:
     """Values weighted by (B, G, m, columns), (B, G, m, D)."""
     if window.bags is not None:
         return _bagged(values, window.bags.values, weights)
     return _multiplied(weights, values[:, :, : window.columns, :-TAIL])
 
 
-def _bagged(table: "torch.Tensor", bags: "torch.Tensor", weights: "torch.Tensor") -> "torch.Tensor":
+def _bagged(table: torch.Tensor, bags: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Adds up weighted rows (B, G, k, j + 8): weights (B, G, m, k) to (B, G, m, j)."""
-    import torch
-
     sums = torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
         table.view(-1, table.shape[-1]), bags, None, False, 0, False, weights.reshape(bags.shape)
     )
     return sums.view(*weights.shape[:-1], -1)
 
 
-def _multiplied(left: "torch.Tensor", stored: "torch.Tensor") -> "torch.Tensor":
+def _multiplied(left: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
     """Multiplies (B, G, m, k) by bytes (B, G, k, j), few rows at a time: (B, G, m, j)."""
-    import torch
-
     rows, groups, inner, outer = stored.shape
     out = torch.empty((*left.shape[:-1], outer))
     step = max(1, _FLOATS // (groups * inner * outer))
@@ -285,8 +271,6 @@ _TRIED_ROWS, _TRIED_COLUMNS, _REPETITIONS = 8, 128, 3
 @computed_once
 def _bags_pay(shape: "LlamaShape") -> bool:
     """Whether bags give the bits of matrices here, and sooner; tried once a process."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     cache = KeyValueCache(replace(shape, layers=1), rows=_TRIED_ROWS, columns=_TRIED_COLUMNS)
     keys, values, scales = cache.layers[0]
@@ -302,7 +286,7 @@ def _bags_pay(shape: "LlamaShape") -> bool:
     window = Window._of(slice(None), cache.columns, torch.full((_TRIED_ROWS, 1), cache.columns - 9))
     bags = replace(window, bags=Bags.of(shape, _TRIED_ROWS, cache.columns))
 
-    def timed(own: Window) -> "tuple[float, torch.Tensor]":
+    def timed(own: Window) -> tuple[float, torch.Tensor]:
         started = time.perf_counter()
         out = attend(shape, cache, 0, own, queries, torch.full(queries.shape[:3], 0.01))
         return time.perf_counter() - started, out

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from dpsynth_assets.models.decoding.protocol import (
     COUNTS,
@@ -17,9 +17,6 @@ from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
 from dpsynth_assets.models.exact_decoder.integer_products import token_packs
 from dpsynth_assets.privacy.cpu import run_alone
-
-if TYPE_CHECKING:
-    import torch
 
 _TOKENS_PER_PACK = 384
 """Tokens of one prefill pass: products are near their best and activations stay in the cache."""
@@ -60,8 +57,6 @@ class ExactContexts:
                 steps of few rows.
             tokens_per_pack: Tokens of one prefill pass, but one prompt at least.
         """
-        import torch
-
         added = reading.added.items()
         self._decoder = decoder
         self._added = {layer: torch.from_numpy(vector) for layer, vector in added}
@@ -89,10 +84,8 @@ class ExactContexts:
         """Number of contexts R."""
         return len(self._lengths)
 
-    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+    def next_logits(self, tokens: torch.Tensor, generated: torch.Tensor) -> torch.Tensor:
         """Advances every row by one token; see `Contexts`."""
-        import torch
-
         rows = len(self)
         if not rows:
             return torch.zeros((0, self._decoder.shape.vocabulary))
@@ -112,7 +105,7 @@ class ExactContexts:
         run_alone([partial(step, own) for own in _shares(rows, workers)], workers)
         return logits
 
-    def keep(self, contexts: "torch.Tensor") -> None:
+    def keep(self, contexts: torch.Tensor) -> None:
         """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
         self._take(contexts.tolist())
 
@@ -124,11 +117,11 @@ class ExactContexts:
             self._cache.keep(rows)
             self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
 
-    def _adding(self) -> "Callable[[int, torch.Tensor], None] | None":
+    def _adding(self) -> Callable[[int, torch.Tensor], None] | None:
         if not self._added:
             return None
 
-        def add(layer: int, stream: "torch.Tensor") -> None:
+        def add(layer: int, stream: torch.Tensor) -> None:
             if layer in self._added:
                 stream.add_(self._added[layer])
 
@@ -171,8 +164,6 @@ def pooled_streams(
     Returns:
         {layer: (N, d) float32}; zeros for a text without tokens.
     """
-    import torch
-
     begin = list(reading.begin)
     COUNTS["read"] += len(begin) + sum(map(len, texts))
     width = decoder.shape.width
@@ -209,14 +200,12 @@ def _streams(
     decoder: ExactDecoder, reading: StateReading, prefix: KeyValueCache, texts: list[list[int]]
 ) -> dict[int, np.ndarray]:
     """{layer: (texts, d)} of one pass."""
-    import torch
-
     begin, lengths = len(reading.begin), [len(text) for text in texts]
     cache = decoder.new_cache(rows=len(texts), columns=begin + max(lengths))
     cache.copy_prefix(prefix, 0, slice(None), begin)
     pooled: dict[int, np.ndarray] = {}
 
-    def receive(layer: int, stream: "torch.Tensor") -> None:
+    def receive(layer: int, stream: torch.Tensor) -> None:
         if layer in reading.layers:
             means = [part.mean(0) for part in stream.cpu().split(lengths)]
             pooled[layer] = torch.stack(means).numpy()

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from dpsynth_assets.models.decoding.protocol import Contexts, Decoder, Reading, StateReading
 from dpsynth_assets.models.engines.protocol import Capability
@@ -29,10 +29,7 @@ from dpsynth_assets.models.exact_decoder.weights import (
     quantized_table,
 )
 
-if TYPE_CHECKING:
-    import torch
-
-StreamCallback = Callable[[int, "torch.Tensor"], None]
+StreamCallback = Callable[[int, torch.Tensor], None]
 """Called with a layer's number and the stream (T, d) as it leaves it; may change it in place."""
 
 
@@ -49,26 +46,22 @@ class Pack:
 
     first_row: int
     lengths: Sequence[int]
-    tokens: "torch.Tensor"
-    positions: "torch.Tensor"
+    tokens: torch.Tensor
+    positions: torch.Tensor
 
     @classmethod
     def of(
         cls, texts: Sequence[Sequence[int]], first_row: int = 0, first_column: int = 0
     ) -> "Pack":
         """The tokens of texts, each from one column on."""
-        import torch
-
         lengths = [len(text) for text in texts]
         places = [torch.arange(first_column, first_column + length) for length in lengths]
         tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
         return cls(first_row, lengths, tokens, torch.cat(places))
 
     @property
-    def rows(self) -> "torch.Tensor":
+    def rows(self) -> torch.Tensor:
         """Row of the cache of each token, (T,) int64."""
-        import torch
-
         first = self.first_row
         rows = torch.arange(first, first + len(self.lengths))
         return rows.repeat_interleave(torch.tensor(list(self.lengths)))
@@ -88,8 +81,6 @@ class ExactDecoder(Decoder):
 
     def __init__(self, shape: LlamaShape, weights: Weights[IntegerProduct]) -> None:
         """Takes weights that were quantized already; see `calibrated_table` and `opening`."""
-        import torch
-
         self.shape, self.weights = shape, weights
         self.device, self.dtype = torch.device("cpu"), torch.int8
         self.attention_limit = shape.positions
@@ -125,8 +116,8 @@ class ExactDecoder(Decoder):
         on_layer: StreamCallback | None = None,
         layers: int | None = None,
         fill: bool = False,
-        observe: "Callable[[int, str, torch.Tensor], None] | None" = None,
-    ) -> "torch.Tensor":
+        observe: Callable[[int, str, torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
         """Computes the residual stream of a pack's tokens; writes their keys and values.
 
         Must run where PyTorch uses one thread (`run_alone`).
@@ -153,10 +144,8 @@ class ExactDecoder(Decoder):
                 on_layer(index, stream)
         return stream
 
-    def logits(self, stream: "torch.Tensor", out: "torch.Tensor | None" = None) -> "torch.Tensor":
+    def logits(self, stream: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Logits (T, V) float32 of a stream (T, d) that `forward` returned; into `out` if given."""
-        import torch
-
         activations, scales = self.normed(stream, self.weights.final_norm)
         logits = torch.empty((len(stream), self.shape.vocabulary)) if out is None else out
         first = 0
@@ -167,15 +156,13 @@ class ExactDecoder(Decoder):
         return logits
 
     def normed(
-        self, stream: "torch.Tensor", balance: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        self, stream: torch.Tensor, balance: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalises and rounds each row: bytes (T, d), and each row's scale but for sqrt(d)/127.
 
         The root mean square is taken of the row alone, in one thread; the rest is one operation on
         one number at a time.
         """
-        import torch
-
         length = torch.linalg.vector_norm(stream, 2, 1, keepdim=True)
         activations, largest = quantized_rows(stream * balance)
         return activations, largest.div_(length.mul_(length).add_(self._epsilon).sqrt_())
@@ -189,7 +176,7 @@ class _Pass:
         decoder: ExactDecoder,
         cache: KeyValueCache,
         pack: Pack,
-        observe: "Callable[[int, str, torch.Tensor], None] | None",
+        observe: Callable[[int, str, torch.Tensor], None] | None,
     ) -> None:
         self._decoder, self._cache, self._observe = decoder, cache, observe
         self._shape = decoder.shape
@@ -198,10 +185,8 @@ class _Pass:
         self._sines = decoder._sines[pack.positions][:, None]
         self._parts = _parts(self._shape, cache, pack)
 
-    def through(self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor") -> None:
+    def through(self, index: int, layer: Layer[IntegerProduct], stream: torch.Tensor) -> None:
         """One decoder layer; changes `stream` (T, d)."""
-        import torch
-
         queries, scales = self.store(index, layer, stream)
         outputs = []
         for own, window in self._parts:  # (B, C, H, D) queries of rows that look at equal columns
@@ -214,11 +199,9 @@ class _Pass:
         self._feed_forward(index, layer, stream)
 
     def store(
-        self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        self, index: int, layer: Layer[IntegerProduct], stream: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores keys and values of the tokens; returns queries (T, H, D) and scales (T, H)."""
-        import torch
-
         self._look(index, ATTENTION, stream)
         shape = self._shape
         activations, scales = self._decoder.normed(stream, layer.attention_balance)
@@ -240,12 +223,8 @@ class _Pass:
         )
         return heads[:, : shape.heads].sub_(ROUNDING), head_scales[:, : shape.heads]
 
-    def _feed_forward(
-        self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor"
-    ) -> None:
+    def _feed_forward(self, index: int, layer: Layer[IntegerProduct], stream: torch.Tensor) -> None:
         """Gated feed-forward; the scale of the ungated half joins that of its rounding."""
-        import torch
-
         self._look(index, FEED_FORWARD, stream)
         activations, scales = self._decoder.normed(stream, layer.feed_forward_balance)
         gate, up = layer.gate_and_up(activations).chunk(2, 1)
@@ -255,7 +234,7 @@ class _Pass:
         rounded, largest = quantized_rows(hidden)
         stream.add_(layer.down(rounded).mul_(largest.mul_(scales)))
 
-    def _look(self, index: int, place: str, stream: "torch.Tensor") -> None:
+    def _look(self, index: int, place: str, stream: torch.Tensor) -> None:
         if self._observe is not None:
             self._observe(index, place, _unit_rows(stream))
 
@@ -289,16 +268,16 @@ def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[tuple[sl
     return parts
 
 
-def _unit_rows(stream: "torch.Tensor") -> "torch.Tensor":
+def _unit_rows(stream: torch.Tensor) -> torch.Tensor:
     """Rows divided by their root mean square."""
     return stream / stream.square().mean(1, keepdim=True).sqrt().clamp_min(1e-30)
 
 
 def calibrated_table(
     shape: LlamaShape,
-    table: Mapping[str, "torch.Tensor"],
+    table: Mapping[str, torch.Tensor],
     calibration: Sequence[Sequence[int]],
-) -> "dict[str, torch.Tensor]":
+) -> dict[str, torch.Tensor]:
     """Quantizes a checkpoint.
 
     Args:
@@ -316,15 +295,13 @@ def calibrated_table(
 
 def _observed(
     decoder: ExactDecoder, texts: Sequence[Sequence[int]]
-) -> "dict[tuple[int, str], torch.Tensor]":
+) -> dict[tuple[int, str], torch.Tensor]:
     """Largest magnitudes of activations over public texts, by layer and place."""
-    import torch
-
     from dpsynth_assets.privacy.cpu import run_alone
 
     seen: dict[tuple[int, str], torch.Tensor] = {}
 
-    def observe(layer: int, place: str, activations: "torch.Tensor") -> None:
+    def observe(layer: int, place: str, activations: torch.Tensor) -> None:
         largest = activations.abs().amax(0)
         known = seen.get((layer, place))
         seen[layer, place] = largest if known is None else torch.maximum(known, largest)

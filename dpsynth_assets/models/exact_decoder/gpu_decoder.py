@@ -8,7 +8,9 @@ those of a processor: a device has its own exponential and root.
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache as computed_once, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from dpsynth_assets.models.decoding.protocol import COUNTS, Contexts, Reading
 from dpsynth_assets.models.exact_decoder.attention import (
@@ -30,9 +32,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import LIMIT, ExactDec
 from dpsynth_assets.models.exact_decoder.weights import LlamaShape, Table, laid_out
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses
 
-if TYPE_CHECKING:
-    import torch
-
 _TOKENS_PER_PACK = 8192
 """Tokens of one prefill pass: enough for every core of a large device."""
 _ROW_MULTIPLE = 32
@@ -48,9 +47,9 @@ class DeviceDecoder(ExactDecoder):
     def __init__(
         self,
         shape: LlamaShape,
-        embeddings: "torch.Tensor",
+        embeddings: torch.Tensor,
         quantized: Table,
-        device: "torch.device | str",
+        device: torch.device | str,
     ) -> None:
         """Copies quantized weights to a device, and tries it.
 
@@ -63,8 +62,6 @@ class DeviceDecoder(ExactDecoder):
         Raises:
             ExactDecoderError: The device computes no exact sums.
         """
-        import torch
-
         place = torch.device(device)
         product = partial(DeviceProduct, device=place)
         weights: Any = laid_out(shape, embeddings, quantized, product, place, shape.vocabulary)
@@ -91,20 +88,16 @@ class DeviceDecoder(ExactDecoder):
         layers: int | None = None,
         fill: bool = False,
         observe: Any = None,
-    ) -> "torch.Tensor":
+    ) -> torch.Tensor:
         """See `ExactDecoder.forward`; activations are not observed."""
-        import torch
-
         del observe
         lengths = torch.tensor(list(pack.lengths))
         places = Places.of_rows(self.shape, pack.positions, pack.rows, lengths).to(self.device)
         tokens = pack.tokens.to(self.device)
         return self.run(cache, tokens, places, on_layer=on_layer, layers=layers, fill=fill)
 
-    def logits(self, stream: "torch.Tensor", out: "torch.Tensor | None" = None) -> "torch.Tensor":
+    def logits(self, stream: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See `ExactDecoder.logits`."""
-        import torch
-
         nowhere = torch.empty(len(stream), dtype=torch.long, device=self.device)
         places = Places(nowhere, nowhere, nowhere, nowhere, nowhere, 1, 1)
         own = self.device_weights
@@ -116,13 +109,13 @@ class DeviceDecoder(ExactDecoder):
     def run(
         self,
         cache: KeyValueCache,
-        tokens: "torch.Tensor",
+        tokens: torch.Tensor,
         places: Places,
         *,
         on_layer: StreamCallback | None = None,
         layers: int | None = None,
         fill: bool = False,
-    ) -> "torch.Tensor":
+    ) -> torch.Tensor:
         """Computes the residual stream (T, d) of tokens (T,) on the device.
 
         Args:
@@ -150,8 +143,6 @@ class DeviceDecoder(ExactDecoder):
 
     def chosen(self) -> Any:
         """Makes the device the current one, where there are several."""
-        import torch
-
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
 
@@ -173,17 +164,14 @@ class DeviceContexts(ExactContexts):
         tokens_per_pack: int = _TOKENS_PER_PACK,
     ) -> None:
         """See `ExactContexts`."""
-        import torch
-
         self._device, self._columns = decoder.device, reading.columns
         self._rows = torch.arange(len(prompts), device=self._device)
         self._captured = CapturedPasses() if self._device.type == "cuda" else None
         super().__init__(decoder, prompts, reading, threads=1, tokens_per_pack=tokens_per_pack)
         self._added = {layer: each.to(self._device) for layer, each in self._added.items()}
 
-    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+    def next_logits(self, tokens: torch.Tensor, generated: torch.Tensor) -> torch.Tensor:
         """Advances every row by one token; logits last until the next step."""
-        import torch
         from torch.nn.functional import pad
 
         rows = len(self)
@@ -202,7 +190,7 @@ class DeviceContexts(ExactContexts):
                 return self._step(*inputs)[:rows]
             return self._captured(self._step, *inputs)[:rows]
 
-    def _step(self, tokens: "torch.Tensor", places: "torch.Tensor", visible: int) -> "torch.Tensor":
+    def _step(self, tokens: torch.Tensor, places: torch.Tensor, visible: int) -> torch.Tensor:
         del visible  # A program reads the columns of its own row.
         where = Places.of_step(self._decoder.shape, *places.unbind())
         stream = self._decoder.run(self._cache, tokens, where, on_layer=self._adding())
@@ -212,8 +200,6 @@ class DeviceContexts(ExactContexts):
         return self._decoder.new_cache(rows=rows + 1, columns=self._columns)
 
     def _take(self, rows: list[int]) -> None:
-        import torch
-
         index = torch.tensor(rows, dtype=torch.long, device=self._device)
         self._lengths = self._lengths.to(self._device)[index]
         self._last_tokens = self._last_tokens.to(self._device)[index]
@@ -232,8 +218,6 @@ def _require_exact(device: str, shape: LlamaShape, sizes: tuple[tuple[int, int],
     Raises:
         ExactDecoderError: A sum is wrong, or there is none.
     """
-    import torch
-
     place = torch.device(device)
     try:
         right = all(_multiplies(place, size) for size in sizes) and _attends(place, shape)
@@ -250,9 +234,7 @@ def _refusal(got: str) -> ExactDecoderError:
     )
 
 
-def _multiplies(device: "torch.device", shape: tuple[int, int]) -> bool:
-    import torch
-
+def _multiplies(device: torch.device, shape: tuple[int, int]) -> bool:
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*size: int) -> torch.Tensor:
@@ -267,10 +249,8 @@ def _multiplies(device: "torch.device", shape: tuple[int, int]) -> bool:
     return torch.equal(got.double(), rows.double() @ weight.double().t())
 
 
-def _attends(device: "torch.device", shape: LlamaShape) -> bool:
+def _attends(device: torch.device, shape: LlamaShape) -> bool:
     """Whether queries together and one by one give the same bits, near those of float64."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     drawn = partial(torch.randint, generator=generator, dtype=torch.int8)
     heads, groups, depth = shape.heads, shape.groups, shape.depth

@@ -4,13 +4,12 @@ Letters as in the package; n' is a number of channels rounded up to what int8 pr
 tokens likewise. Rows beyond T of their operands hold arbitrary numbers: no other row reads them.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from dpsynth_assets.models.exact_decoder.attention import COLUMN_MULTIPLE, KeyValueCache, Stored
 from dpsynth_assets.models.exact_decoder.weights import Layer, LlamaShape
-
-if TYPE_CHECKING:
-    import torch
 
 _CHANNELS, _TOKENS = 16, 32
 """int8 products on tensor cores take multiples of these."""
@@ -33,9 +32,7 @@ def _power(number: int) -> int:
 class DeviceProduct:
     """An int8 product on tensor cores: sums of 32 bits, which are exact and have no order."""
 
-    def __init__(
-        self, integers: "torch.Tensor", scale: "torch.Tensor", device: "torch.device"
-    ) -> None:
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, device: torch.device) -> None:
         """Copies W (out, in) int8 and scale (out,) to a device, filled up with zeros."""
         from torch.nn.functional import pad
 
@@ -45,10 +42,8 @@ class DeviceProduct:
         self.scale = pad(scale.float(), (0, more[0])).to(device)
         self.stride = len(self.integers)
 
-    def __call__(self, activations: "torch.Tensor") -> "torch.Tensor":
+    def __call__(self, activations: torch.Tensor) -> torch.Tensor:
         """Maps int8 (T', in') to int32 (T', out')."""
-        import torch
-
         return torch._int_mm(activations, self.integers.t())
 
 
@@ -74,16 +69,12 @@ class DeviceStored(Stored):
 class DeviceCache(KeyValueCache):
     """Keys and values on a device."""
 
-    def __init__(
-        self, shape: LlamaShape, *, rows: int, columns: int, device: "torch.device"
-    ) -> None:
+    def __init__(self, shape: LlamaShape, *, rows: int, columns: int, device: torch.device) -> None:
         """Makes room for `rows` contexts of `columns` tokens: 2 L G (D + 4) bytes a token."""
         self._device = device
         super().__init__(shape, rows=rows, columns=columns)
 
     def _empty(self) -> DeviceStored:
-        import torch
-
         rows, groups, depth = self.rows, self._shape.groups, self._shape.depth
         keys = torch.zeros(
             (rows, groups, self.columns, depth), dtype=torch.int8, device=self._device
@@ -105,21 +96,17 @@ class Places(NamedTuple):
         shared: Places of a block for the heads of a group, at least H / G.
     """
 
-    positions: "torch.Tensor"
-    rows: "torch.Tensor"
-    starts: "torch.Tensor"
-    counts: "torch.Tensor"
-    owners: "torch.Tensor"
+    positions: torch.Tensor
+    rows: torch.Tensor
+    starts: torch.Tensor
+    counts: torch.Tensor
+    owners: torch.Tensor
     tokens: int
     shared: int
 
     @classmethod
-    def of_step(
-        cls, shape: LlamaShape, positions: "torch.Tensor", rows: "torch.Tensor"
-    ) -> "Places":
+    def of_step(cls, shape: LlamaShape, positions: torch.Tensor, rows: torch.Tensor) -> "Places":
         """One token a row."""
-        import torch
-
         starts = torch.arange(len(rows), device=rows.device)
         shared = max(_LEAST_QUERIES, _power(shape.heads // shape.groups))
         return cls(positions, rows, starts, torch.ones_like(starts), rows, 1, shared)
@@ -128,13 +115,11 @@ class Places(NamedTuple):
     def of_rows(
         cls,
         shape: LlamaShape,
-        positions: "torch.Tensor",
-        rows: "torch.Tensor",
-        lengths: "torch.Tensor",
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        lengths: torch.Tensor,
     ) -> "Places":
         """Rows of some tokens each, end to end; tensors on the processor."""
-        import torch
-
         shared = _power(shape.heads // shape.groups)
         tokens = max(1, _PREFILL_QUERIES // shared)
         blocks = -(-lengths // tokens)  # of each row
@@ -144,7 +129,7 @@ class Places(NamedTuple):
         counts = (lengths[own] - inside).clamp_max(tokens)
         return cls(positions, rows, starts, counts, rows[starts], tokens, shared)
 
-    def to(self, device: "torch.device") -> "Places":
+    def to(self, device: torch.device) -> "Places":
         """The same on a device."""
         moved = {name: getattr(self, name).to(device) for name in self._fields[:5]}
         return self._replace(**moved)
@@ -154,8 +139,8 @@ class _Pending(NamedTuple):
     """What the next norm adds to the stream: a product's sums, and the scales of its inputs."""
 
     product: DeviceProduct
-    sums: "torch.Tensor"
-    scales: "torch.Tensor"
+    sums: torch.Tensor
+    scales: torch.Tensor
 
 
 class DevicePass:
@@ -172,9 +157,9 @@ class DevicePass:
         self,
         layer: DeviceLayer,
         stored: Stored,
-        stream: "torch.Tensor",
+        stream: torch.Tensor,
         pending: _Pending | None,
-        turning: "tuple[torch.Tensor, torch.Tensor]",
+        turning: tuple[torch.Tensor, torch.Tensor],
     ) -> _Pending:
         """One decoder layer; changes `stream` (T, d), and returns what is left to add to it."""
         attended = self.attended(stored, *self.store(layer, stored, stream, pending, turning))
@@ -185,8 +170,8 @@ class DevicePass:
         return _Pending(layer.down, layer.down(hidden), scales)
 
     def normed(
-        self, stream: "torch.Tensor", pending: _Pending | None, balance: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        self, stream: torch.Tensor, pending: _Pending | None, balance: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Adds what is pending to the stream; rounds the normalised rows: (T', d'), (T,)."""
         width = self._shape.width
         padded = _whole(width, _CHANNELS)
@@ -203,13 +188,11 @@ class DevicePass:
         self,
         layer: DeviceLayer,
         stored: Stored,
-        stream: "torch.Tensor",
+        stream: torch.Tensor,
         pending: _Pending | None,
-        turning: "tuple[torch.Tensor, torch.Tensor]",
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        turning: tuple[torch.Tensor, torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores keys and values; returns queries (T, H, 2, D) int8 and their scales (T, H)."""
-        import torch
-
         shape, product = self._shape, layer.query_key_value
         rounded, scales = self.normed(stream, pending, layer.attention_balance)
         size = (self._count, shape.heads)
@@ -224,9 +207,7 @@ class DevicePass:
         )  # fmt: skip
         return queries, query_scales
 
-    def attended(
-        self, stored: Stored, queries: "torch.Tensor", scales: "torch.Tensor"
-    ) -> "torch.Tensor":
+    def attended(self, stored: Stored, queries: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """Attention of every token's queries, (T, H * D) float32."""
         shape, places = self._shape, self._places
         out = scales.new_empty((self._count, shape.heads * shape.depth))
@@ -241,10 +222,10 @@ class DevicePass:
 
     def logits(
         self,
-        stream: "torch.Tensor",
-        balance: "torch.Tensor",
+        stream: torch.Tensor,
+        balance: torch.Tensor,
         vocabulary: DeviceProduct,
-    ) -> "torch.Tensor":
+    ) -> torch.Tensor:
         """Logits (T, V) float32."""
         rounded, scales = self.normed(stream, None, balance)
         out = stream.new_empty((self._count, vocabulary.outputs))
@@ -255,8 +236,8 @@ class DevicePass:
         return out
 
     def _rounded(
-        self, rows: "torch.Tensor", product: DeviceProduct
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        self, rows: torch.Tensor, product: DeviceProduct
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         padded = product.integers.shape[1]
         out, scales = self._room(padded, rows)
         self._kernels.round_rows[(self._count,)](
@@ -265,8 +246,8 @@ class DevicePass:
         return out, scales
 
     def _gated(
-        self, layer: DeviceLayer, sums: "torch.Tensor", scales: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        self, layer: DeviceLayer, sums: torch.Tensor, scales: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         padded = layer.down.integers.shape[1]
         out, out_scales = self._room(padded, scales)
         self._kernels.gate_round[(self._count,)](
@@ -275,16 +256,14 @@ class DevicePass:
         )  # fmt: skip
         return out, out_scales
 
-    def _room(self, width: int, like: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    def _room(self, width: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rounded rows (T', width), and their scales (T,)."""
-        import torch
-
         tokens = _whole(self._count, _TOKENS)
         rows = torch.empty((tokens, width), dtype=torch.int8, device=like.device)
         return rows, like.new_empty(self._count, dtype=torch.float32)
 
 
-def added(stream: "torch.Tensor", pending: _Pending) -> "torch.Tensor":
+def added(stream: torch.Tensor, pending: _Pending) -> torch.Tensor:
     """The stream with what is pending, as the next norm would add it."""
     sums = pending.sums[: len(stream), : stream.shape[1]].float()
     return (

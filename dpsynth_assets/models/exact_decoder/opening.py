@@ -5,6 +5,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dpsynth_assets.files.kept import Form, kept_file, version_of
 from dpsynth_assets.files.whole import digest_of
 from dpsynth_assets.models.engines.protocol import opened_once
@@ -72,7 +74,6 @@ def read_decoder(
             computes no exact sums.
     """
     del state
-    import torch
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file, save
     from transformers import AutoConfig

@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import (
@@ -16,9 +18,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     fastest_kernel,
     quantized_weight,
 )
-
-if TYPE_CHECKING:
-    import torch
 
 _VOCABULARY_BLOCK = 6144
 """Output channels of the vocabulary that are computed at a time, to stay in the cache."""
@@ -122,11 +121,11 @@ class Layer(Generic[Product]):
         down: h -> d.
     """
 
-    head_limits: "torch.Tensor"
-    head_scales: "torch.Tensor"
-    scale_limits: "torch.Tensor"
-    attention_balance: "torch.Tensor"
-    feed_forward_balance: "torch.Tensor"
+    head_limits: torch.Tensor
+    head_scales: torch.Tensor
+    scale_limits: torch.Tensor
+    attention_balance: torch.Tensor
+    feed_forward_balance: torch.Tensor
     query_key_value: Product
     attention_output: Product
     gate_and_up: Product
@@ -148,23 +147,23 @@ class Weights(Generic[Product]):
         vocabulary: d -> V in blocks of output channels.
     """
 
-    embeddings: "torch.Tensor"
+    embeddings: torch.Tensor
     layers: tuple[Layer[Product], ...]
-    final_norm: "torch.Tensor"
+    final_norm: torch.Tensor
     vocabulary: tuple[Product, ...]
 
 
 EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ATTENTION, FEED_FORWARD, DOWN, FINAL = "attention", "feed_forward", "down", "final"
-Magnitudes = Mapping[tuple[int, str], "torch.Tensor"]
+Magnitudes = Mapping[tuple[int, str], torch.Tensor]
 """Largest magnitude of each input channel, by layer and place; empty before any was observed."""
 
 
-Table = Mapping[str, "torch.Tensor"]
+Table = Mapping[str, torch.Tensor]
 """Quantized weights by name, as they are stored: integers, scales and balances; no embeddings."""
 
 
-def expect_weights(config: Any, table: Mapping[str, "torch.Tensor"], file: Path) -> None:
+def expect_weights(config: Any, table: Mapping[str, torch.Tensor], file: Path) -> None:
     """Refuses weights that cannot be rounded to integers, or are not of the configured shape.
 
     Args:
@@ -175,7 +174,6 @@ def expect_weights(config: Any, table: Mapping[str, "torch.Tensor"], file: Path)
     Raises:
         ExactDecoderError: A weight is absent, of another shape, or not finite.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -198,8 +196,8 @@ def expect_weights(config: Any, table: Mapping[str, "torch.Tensor"], file: Path)
 
 
 def quantized_table(
-    shape: LlamaShape, table: Mapping[str, "torch.Tensor"], magnitudes: Magnitudes
-) -> "dict[str, torch.Tensor]":
+    shape: LlamaShape, table: Mapping[str, torch.Tensor], magnitudes: Magnitudes
+) -> dict[str, torch.Tensor]:
     """Quantizes a checkpoint.
 
     Args:
@@ -225,7 +223,7 @@ def quantized_table(
 
 
 def integer_weights(
-    shape: LlamaShape, embeddings: "torch.Tensor", quantized: Table, kernel: Kernel | None = None
+    shape: LlamaShape, embeddings: torch.Tensor, quantized: Table, kernel: Kernel | None = None
 ) -> Weights[IntegerProduct]:
     """Lays quantized weights out for products on a processor.
 
@@ -241,10 +239,10 @@ def integer_weights(
 
 def laid_out(
     shape: LlamaShape,
-    embeddings: "torch.Tensor",
+    embeddings: torch.Tensor,
     quantized: Table,
     product: "Callable[[torch.Tensor, torch.Tensor], Product]",
-    device: "torch.device | str",
+    device: torch.device | str,
     block: int,
 ) -> Weights[Product]:
     """Lays quantized weights out for the products of a device.
@@ -258,7 +256,7 @@ def laid_out(
         block: Output channels of the vocabulary that are computed at a time.
     """
 
-    def number(name: str) -> "torch.Tensor":
+    def number(name: str) -> torch.Tensor:
         return quantized[name].float().to(device)
 
     def multiply(name: str) -> Product:
@@ -285,23 +283,21 @@ def _shapes(quantized: Table) -> set[tuple[int, int]]:
     return {(min(len(each), _VOCABULARY_BLOCK), each.shape[1]) for each in integers}
 
 
-def _product(name: str, weight: "torch.Tensor", factor: float) -> "dict[str, torch.Tensor]":
+def _product(name: str, weight: torch.Tensor, factor: float) -> dict[str, torch.Tensor]:
     integers, scale = quantized_weight(weight, factor)
     return {f"{name}.integers": integers, f"{name}.scale": scale}
 
 
-def _reader(table: Mapping[str, "torch.Tensor"], index: int) -> Callable[[str], "torch.Tensor"]:
+def _reader(table: Mapping[str, torch.Tensor], index: int) -> Callable[[str], torch.Tensor]:
     return lambda name: table[f"model.layers.{index}.{name}.weight"].float()
 
 
 def _quantized_layer(
     shape: LlamaShape,
-    read: Callable[[str], "torch.Tensor"],
+    read: Callable[[str], torch.Tensor],
     index: int,
     magnitudes: Magnitudes,
-) -> "dict[str, torch.Tensor]":
-    import torch
-
+) -> dict[str, torch.Tensor]:
     query_key_value, attention_balance = _balanced(
         torch.cat([read(f"self_attn.{name}_proj") for name in "qkv"]),
         read("input_layernorm"),
@@ -330,7 +326,7 @@ def _quantized_layer(
     }
 
 
-def _head_numbers(shape: LlamaShape, unit: float) -> "tuple[torch.Tensor, ...]":
+def _head_numbers(shape: LlamaShape, unit: float) -> tuple[torch.Tensor, ...]:
     """Largest integer, factor of the scale and largest scale of each of the H + 2G heads.
 
     `unit` is what a layer's values are multiplied by.
@@ -344,16 +340,14 @@ def _head_numbers(shape: LlamaShape, unit: float) -> "tuple[torch.Tensor, ...]":
     )
 
 
-def _per_head(shape: LlamaShape, query: float, key: float, value: float) -> "torch.Tensor":
+def _per_head(shape: LlamaShape, query: float, key: float, value: float) -> torch.Tensor:
     """One number for each of the (H + 2G) heads of queries, keys and values."""
-    import torch
-
     return torch.tensor(
         [query] * shape.heads + [key] * shape.groups + [value] * shape.groups, dtype=torch.float32
     )
 
 
-def _value_unit(shape: LlamaShape, weight: "torch.Tensor") -> float:
+def _value_unit(shape: LlamaShape, weight: torch.Tensor) -> float:
     """Computes the factor of values by which no scale of theirs exceeds `WEIGHT_TOTAL`.
 
     A normalised row has length sqrt(d), so no value exceeds that times a weight row's length. The
@@ -364,11 +358,11 @@ def _value_unit(shape: LlamaShape, weight: "torch.Tensor") -> float:
 
 
 def _balanced(
-    weight: "torch.Tensor",
-    norm: "torch.Tensor",
-    magnitude: "torch.Tensor | None",
+    weight: torch.Tensor,
+    norm: torch.Tensor,
+    magnitude: torch.Tensor | None,
     strength: float,
-) -> "tuple[torch.Tensor, torch.Tensor]":
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight (out, d) and what the normalised stream is multiplied by (d,): W g = (W') t."""
     if magnitude is None:
         return weight, norm
@@ -378,8 +372,8 @@ def _balanced(
 
 
 def _balanced_down(
-    up: "torch.Tensor", down: "torch.Tensor", magnitude: "torch.Tensor | None"
-) -> "tuple[torch.Tensor, torch.Tensor]":
+    up: torch.Tensor, down: torch.Tensor, magnitude: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of `up` (h, d) and columns of `down` (d, h), whose product stays the same."""
     if magnitude is None:
         return up, down
@@ -387,7 +381,7 @@ def _balanced_down(
     return up / share[:, None], down * share
 
 
-def _share(magnitude: "torch.Tensor", weight: "torch.Tensor", strength: float) -> "torch.Tensor":
+def _share(magnitude: torch.Tensor, weight: torch.Tensor, strength: float) -> torch.Tensor:
     """Scale that each input channel's weights (out, in) take on from its activations, (in,)."""
     activations = magnitude.clamp_min(_RARE * float(magnitude.mean()))
     weights = weight.norm(dim=0)

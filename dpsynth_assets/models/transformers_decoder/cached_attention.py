@@ -11,12 +11,11 @@ most of the work. Here the H/G queries that share a head stand where the query p
 """
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from dpsynth_assets.models.transformers_decoder import cuda_kernels
-
-if TYPE_CHECKING:
-    import torch
 
 
 class RowwiseCache:
@@ -48,17 +47,15 @@ class RowwiseCache:
         self._rows, self._first_column, self._write_columns = rows, first_column, None
         return self
 
-    def at_columns(self, columns: "torch.Tensor", visible_columns: int) -> "RowwiseCache":
+    def at_columns(self, columns: torch.Tensor, visible_columns: int) -> "RowwiseCache":
         """Directs the next forward pass to one column of every row: (R,), int64 (decoding)."""
-        import torch
-
         self._rows = torch.arange(len(columns), device=columns.device)
         self._write_columns, self._visible_columns = columns, visible_columns
         return self
 
     def update(
-        self, keys: "torch.Tensor", values: "torch.Tensor", layer_idx: int, *_: Any, **__: Any
-    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores one layer's new keys and values; returns what its queries may attend to."""
         if layer_idx == len(self.keys):
             for stored, each in ((self.keys, keys), (self.values, values)):
@@ -87,7 +84,7 @@ class RowwiseCache:
         for stored in (*self.keys, *self.values):
             stored[rows, :, :columns] = stored[source : source + 1, :, :columns].clone()
 
-    def keep(self, rows: "torch.Tensor") -> None:
+    def keep(self, rows: torch.Tensor) -> None:
         """Drops every row but `rows` ((R',), int64, in this order) from all layers."""
         self.rows = len(rows)
         for stored in (self.keys, self.values):
@@ -106,7 +103,7 @@ def sliding_window(config: Any) -> int | None:
     return None if layers is not None and SLIDING not in layers else window
 
 
-def attention_masks(model: Any, positions: "torch.Tensor", columns: int) -> Any:
+def attention_masks(model: Any, positions: torch.Tensor, columns: int) -> Any:
     """Makes what the model takes as `attention_mask`; no value is read back from the device.
 
     Args:
@@ -117,12 +114,10 @@ def attention_masks(model: Any, positions: "torch.Tensor", columns: int) -> Any:
     Returns:
         An additive mask (R, 1, Q, n), or {kind of layer: mask} where layers differ.
     """
-    import torch
-
     config = model.config.get_text_config()
     ages = positions[:, None, :, None] - torch.arange(columns, device=positions.device)
 
-    def mask(hidden: "torch.Tensor") -> "torch.Tensor":
+    def mask(hidden: torch.Tensor) -> torch.Tensor:
         shown = torch.zeros(hidden.shape, dtype=model.dtype, device=hidden.device)
         return shown.masked_fill_(hidden, torch.finfo(model.dtype).min)
 
@@ -140,15 +135,15 @@ _NAME = "dpsynth_grouped_query"
 
 def grouped_query_attention(
     module: Any,
-    query: "torch.Tensor",
-    key: "torch.Tensor",
-    value: "torch.Tensor",
-    attention_mask: "torch.Tensor | None",
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,
     **options: Any,
-) -> "tuple[torch.Tensor, None]":
+) -> tuple[torch.Tensor, None]:
     """Scaled dot-product attention; queries (R, H, Q, D), keys and values (R, G, n, D).
 
     Passes of others, which have no mask or a mask of truth values, are left to transformers.
@@ -168,7 +163,6 @@ def grouped_query_attention(
     Returns:
         (R, Q, H, D) and None, as the transformers interface wants.
     """
-    import torch
     from torch.nn.functional import scaled_dot_product_attention
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -214,7 +208,7 @@ def group_queries(model: Any) -> None:
         config._attn_implementation = _NAME
 
 
-def _fits_the_kernel(query: "torch.Tensor", value: "torch.Tensor") -> bool:
+def _fits_the_kernel(query: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether queries (R, H, Q, D) fit the kernel: one a row, on a CUDA device."""
     one_query = query.shape[2] == 1 and query.shape[3] == value.shape[3] <= cuda_kernels.WIDEST
     return query.is_cuda and one_query and find_spec("triton") is not None

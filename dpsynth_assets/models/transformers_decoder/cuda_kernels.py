@@ -16,11 +16,10 @@ The arithmetic of a row follows from that row alone, regardless of the others.
 
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 _LEAST_QUERIES = 16
 """Rows of the smallest matrix that tensor cores multiply."""
@@ -36,13 +35,13 @@ _SCANNED = 512
 
 
 def attend(
-    query: "torch.Tensor",
-    key: "torch.Tensor",
-    value: "torch.Tensor",
-    mask: "torch.Tensor",
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
     scaling: float,
     softcap: float | None,
-) -> "torch.Tensor":
+) -> torch.Tensor:
     """Attends from one query a row.
 
     Args:
@@ -56,7 +55,6 @@ def attend(
     Returns:
         (R, H, 1, D).
     """
-    import torch
     import triton
 
     rows, heads, _, width = query.shape
@@ -169,8 +167,6 @@ def fuse_norms(model: Any) -> None:
 
 def _added_to_weight(module: Any) -> int | None:
     """Whether a norm scales by its weight (0) or by one more (1, Gemma); None: by neither."""
-    import torch
-
     weight = getattr(module, "weight", None)
     if weight is None or not weight.is_cuda or weight.dim() != 1 or len(weight) > _WIDEST_NORM:
         return None
@@ -195,9 +191,7 @@ def _epsilon(module: Any) -> float | None:
     return found
 
 
-def _fused_norm(module_of: Any, add: int, rows: "torch.Tensor") -> "torch.Tensor":
-    import torch
-
+def _fused_norm(module_of: Any, add: int, rows: torch.Tensor) -> torch.Tensor:
     module = module_of()
     if torch.is_grad_enabled() or not rows.is_cuda or rows.dtype != module.weight.dtype:
         own: torch.Tensor = type(module).forward(module, rows)
@@ -206,10 +200,9 @@ def _fused_norm(module_of: Any, add: int, rows: "torch.Tensor") -> "torch.Tensor
 
 
 def normalized(
-    rows: "torch.Tensor", weight: "torch.Tensor", epsilon: float | None, add: int
-) -> "torch.Tensor":
+    rows: torch.Tensor, weight: torch.Tensor, epsilon: float | None, add: int
+) -> torch.Tensor:
     """Divides rows (…, d) by their root mean square and scales them by weight + add, (d,)."""
-    import torch
     import triton
 
     rows = rows.contiguous()

@@ -1,9 +1,10 @@
 """A transformers model as a decoder: prompts cached once, documents continued and restarted."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from dpsynth_assets.models.decoding.protocol import (
     COUNTS,
@@ -33,10 +34,7 @@ from dpsynth_assets.models.transformers_decoder.residual_stream import (
     pooled_states,
 )
 
-if TYPE_CHECKING:
-    import torch
-
-Pass = Callable[["torch.Tensor", "torch.Tensor", int], "torch.Tensor"]
+Pass = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(tokens (R,), columns (R,), visible columns) -> logits (R, V)."""
 
 _WARM_UP_PASSES = 2
@@ -46,9 +44,9 @@ class _Captured(NamedTuple):
     """A graph and the buffers it reads and writes."""
 
     graph: Any
-    tokens: "torch.Tensor"
-    columns: "torch.Tensor"
-    logits: "torch.Tensor"
+    tokens: torch.Tensor
+    columns: torch.Tensor
+    logits: torch.Tensor
 
 
 class CapturedPasses:
@@ -67,8 +65,8 @@ class CapturedPasses:
         self.refused: str | None = None
 
     def __call__(
-        self, run: Pass, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
-    ) -> "torch.Tensor":
+        self, run: Pass, tokens: torch.Tensor, columns: torch.Tensor, visible: int
+    ) -> torch.Tensor:
         """Runs a pass, always the same; other arguments and the result are those of `Pass`.
 
         Args:
@@ -101,10 +99,8 @@ class CapturedPasses:
         self._pool = self._logits = None
 
     def _capture(
-        self, run: Pass, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
+        self, run: Pass, tokens: torch.Tensor, columns: torch.Tensor, visible: int
     ) -> _Captured:
-        import torch
-
         tokens, columns = tokens.clone(), columns.clone()
         stream = torch.cuda.Stream(device=tokens.device)
         stream.wait_stream(torch.cuda.current_stream(tokens.device))
@@ -166,8 +162,6 @@ class PackedContexts:
             reading: How they are read.
             cuda_graphs: Whether passes on CUDA are captured; without effect elsewhere.
         """
-        import torch
-
         group_queries(model)
         self._model = model
         self._device = next(model.parameters()).device
@@ -192,10 +186,8 @@ class PackedContexts:
         """Number of contexts R."""
         return self._count
 
-    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+    def next_logits(self, tokens: torch.Tensor, generated: torch.Tensor) -> torch.Tensor:
         """Advances every row by one token; on CUDA logits last until the next pass."""
-        import torch
-
         if not len(self):
             vocabulary = self._model.config.get_text_config().vocab_size
             return torch.zeros((0, vocabulary), device=self._device)
@@ -215,7 +207,7 @@ class PackedContexts:
                 return self._forward(*inputs)[: len(self)]
             return self._captured(self._forward, *inputs)[: len(self)]
 
-    def keep(self, contexts: "torch.Tensor") -> None:
+    def keep(self, contexts: torch.Tensor) -> None:
         """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
         contexts = contexts.to(self._device)
         self._count = len(contexts)
@@ -225,9 +217,7 @@ class PackedContexts:
         self._cache.keep(rows)
         self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
 
-    def _forward(
-        self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
-    ) -> "torch.Tensor":
+    def _forward(self, tokens: torch.Tensor, columns: torch.Tensor, visible: int) -> torch.Tensor:
         """Writes one cache column a row and returns float32 logits (rows of the cache, V)."""
         positions = columns[:, None]
         output = self._model(
@@ -244,10 +234,8 @@ class PackedContexts:
         prompts: Sequence[Sequence[int]],
         groups: Mapping[tuple[int, ...], list[int]],
         rows_per_pass: int,
-    ) -> "torch.Tensor":
+    ) -> torch.Tensor:
         """Fills the left edge of the cache group by group; returns the row of each prompt."""
-        import torch
-
         row_of = torch.zeros(len(prompts), dtype=torch.long)
         first = 0
         for prefix, members in groups.items():
@@ -264,8 +252,6 @@ class PackedContexts:
         self, prompts: list[list[int]], shared: int, rows: slice, rows_per_pass: int
     ) -> None:
         """Reads prompts with `shared` tokens in common; these once, in a pass of their own."""
-        import torch
-
         pad = [_FILLER]
         if shared:
             prefix = torch.tensor([prompts[0][:shared]], device=self._device)
@@ -281,10 +267,8 @@ class PackedContexts:
             own = slice(rows.start + start, rows.start + start + rows_per_pass)
             self._prefill_part(torch.tensor(part, device=self._device), own, shared)
 
-    def _prefill_part(self, tokens: "torch.Tensor", rows: slice, first_column: int) -> None:
+    def _prefill_part(self, tokens: torch.Tensor, rows: slice, first_column: int) -> None:
         """One fixed-shape pass. Attention is causal: a prompt never sees the padding behind it."""
-        import torch
-
         last = first_column + tokens.shape[1]
         positions = torch.arange(first_column, last, device=self._device)[None]
         with torch.no_grad():
@@ -296,10 +280,8 @@ class PackedContexts:
                 use_cache=True,
             )
 
-    def _filled(self, values: "torch.Tensor", spare: int | None = None) -> "torch.Tensor":
+    def _filled(self, values: torch.Tensor, spare: int | None = None) -> torch.Tensor:
         """Appends filler rows: copies of the first context's value, so columns stay in range."""
-        import torch
-
         spare = self._cache.rows - len(values) if spare is None else spare
         return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
 
@@ -318,7 +300,6 @@ class TransformersDecoder(Decoder):
     capabilities = frozenset(Capability)
 
     def __init__(self, model: Any) -> None:
-        import torch
         import transformers
 
         self.model, self.device, self.dtype = model, model.device, model.dtype

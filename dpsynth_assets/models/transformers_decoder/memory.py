@@ -9,10 +9,9 @@ of keys and values, D head width, d width of the stream, I inner width, V vocabu
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 ROW_MULTIPLE = 16
 """Decoding passes have a multiple of this many rows, so kernels see few distinct shapes."""
@@ -78,7 +77,7 @@ def cache_bytes(
     config: Any,
     rows: int,
     columns: int,
-    dtype: "torch.dtype",
+    dtype: torch.dtype,
     device_type: str = "cuda",
 ) -> int:
     """Counts the keys and values of R rows, filled up as `PackedContexts` fills them.
@@ -100,7 +99,7 @@ def peak_bytes(
     rows: int,
     prompt_columns: int,
     new_tokens: int,
-    dtype: "torch.dtype",
+    dtype: torch.dtype,
     device_type: str = "cuda",
 ) -> int:
     """Counts what contexts take at most besides the weights: cache, and the largest pass.
@@ -150,10 +149,8 @@ def rows_within(room: int, taken: Callable[[int, int], int], most: int, tokens: 
     return passes * ROW_MULTIPLE
 
 
-def room_on(device: "torch.device", besides: int = 0) -> int:
+def room_on(device: torch.device, besides: int = 0) -> int:
     """Reads the bytes that a device of this machine can give now, less `besides` and gaps."""
-    import torch
-
     from dpsynth_assets.models.language_model import free_bytes
 
     free = free_bytes(str(device))

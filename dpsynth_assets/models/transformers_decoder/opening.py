@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
 from dpsynth_assets.models.transformers_decoder.cached_attention import sliding_window
 from dpsynth_assets.models.transformers_decoder.decoder import PackedContexts, TransformersDecoder
 from dpsynth_assets.privacy.cpu import run_alone, shares_weights
 
 if TYPE_CHECKING:
-    import torch
-
     from dpsynth_assets.datasets.public_spec import EngineSpec
 
 _COLUMNS, _NEW, _SHARED, _RESTART = 24, 6, 4, 4
@@ -55,8 +55,6 @@ def require_equal_logits(model: Any) -> None:
         ValueError: Logits differ by more than rounding, or the model does not work with our cache;
             in one line.
     """
-    import torch
-
     if model in _compared:
         return
     dtype = str(model.dtype).removeprefix("torch.")
@@ -77,7 +75,7 @@ def require_equal_logits(model: Any) -> None:
     _compared[model] = None
 
 
-def compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
+def compared_logits(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Decodes rows that differ in length, share a prefix, outgrow windows and begin again.
 
     Modules are copied over the same weights: only the copy's windows are cut.
@@ -91,9 +89,7 @@ def compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
     return run_alone([partial(_compared_logits, model)], 1)[0]
 
 
-def _compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
-    import torch
-
+def _compared_logits(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     model = shares_weights(model).eval()
     config = model.config.get_text_config()
     if sliding_window(config):
@@ -115,13 +111,11 @@ def _compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
     return torch.cat(packed), torch.cat([own[rows, each] for each in ends])
 
 
-def _own_logits(model: Any, texts: "torch.Tensor") -> "torch.Tensor":
+def _own_logits(model: Any, texts: torch.Tensor) -> torch.Tensor:
     """Logits (R, n, V) of texts (R, n), each alone in a pass of the model as transformers has it.
 
     In plain attention: the stock fast one leaves out the cap on Gemma 2's scores.
     """
-    import torch
-
     model.config._attn_implementation = "eager"
     with torch.no_grad():
         passes = [model(text[None].to(model.device), use_cache=False).logits for text in texts]

@@ -7,16 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from dpsynth_assets.models.decoding.protocol import StateReading
 from dpsynth_assets.models.language_model import in_parts, padded
 from dpsynth_assets.privacy.cpu import one_thread_each, shares_weights
-
-if TYPE_CHECKING:
-    import torch
 
 
 class LastLayerReachedError(Exception):
@@ -51,18 +49,18 @@ def _hooked(model: Any, hooks: Mapping[int, Callable[..., Any]]) -> Iterator[Non
 
 
 def adding_to_stream(
-    model: Any, vectors: "Mapping[int, torch.Tensor]"
+    model: Any, vectors: Mapping[int, torch.Tensor]
 ) -> AbstractContextManager[None]:
     """Adds vectors[layer] (d,) at every position of every pass to what leaves that layer."""
 
-    def adds(vector: "torch.Tensor") -> Callable[..., Any]:
+    def adds(vector: torch.Tensor) -> Callable[..., Any]:
         return lambda _module, _inputs, output: _with_stream(output, _stream(output) + vector)
 
     return _hooked(model, {layer: adds(vector) for layer, vector in vectors.items()})
 
 
 def reading_stream(
-    model: Any, chosen: "tuple[int, ...]", receive: "Callable[[int, torch.Tensor], None]"
+    model: Any, chosen: "tuple[int, ...]", receive: Callable[[int, torch.Tensor], None]
 ) -> AbstractContextManager[None]:
     """Hands over what leaves each chosen layer, and ends passes after the last of them."""
 
@@ -77,12 +75,12 @@ def reading_stream(
     return _hooked(model, {layer: reads(layer) for layer in chosen})
 
 
-def _stream(output: Any) -> "torch.Tensor":
+def _stream(output: Any) -> torch.Tensor:
     """Some decoder layers return the stream alone, others a tuple that begins with it."""
     return output[0] if isinstance(output, tuple) else output
 
 
-def _with_stream(output: Any, stream: "torch.Tensor") -> Any:
+def _with_stream(output: Any, stream: torch.Tensor) -> Any:
     return (stream, *output[1:]) if isinstance(output, tuple) else stream
 
 
@@ -144,8 +142,6 @@ def _alone(
     A thread's copy of the modules shares their weights: hooks, and what some position embeddings
     keep from one pass to the next, are its own.
     """
-    import torch
-
     parts = in_parts(known, _TEXTS_PER_TASK)
 
     def read(part: list[int], model: Any) -> _Pooled:
@@ -198,7 +194,6 @@ def _pool(
 
     Texts are padded to whole multiples of columns.
     """
-    import torch
     from torch.nn.functional import pad
 
     device, begin = next(model.parameters()).device, len(reading.begin)
@@ -209,7 +204,7 @@ def _pool(
         weights[row, :, begin : begin + len(text)] = 1 / max(1, len(text))
     weights, pooled = weights.to(device), {}
 
-    def receive(layer: int, stream: "torch.Tensor") -> None:
+    def receive(layer: int, stream: torch.Tensor) -> None:
         pooled[layer] = torch.bmm(weights, stream.float())[:, 0].cpu().numpy()
 
     positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
