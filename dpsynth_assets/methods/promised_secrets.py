@@ -14,7 +14,6 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import SecretTerms
 from dpsynth_assets.privacy.ledger.charges import plan_posteriors
 from dpsynth_assets.privacy.ledger.schema import plan_to_json
 
@@ -71,18 +70,24 @@ def budget_warnings(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem
 
 def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Problem]:
     """Says in a line each which promises the plan breaks; the caller names the file."""
-    budget = plan.budget
-    if spec.secrets is None or budget.secret is None:
+    secret = plan.budget.secret
+    if spec.secrets is None or secret is None:
         return []
     kinds = [(kind.prior, kind.posterior) for kind in spec.secrets.kinds]
+    ex_post = ", ".join(_ex_post_methods(plan))
+    unbounded = f"{ex_post}, whose ex-post bound is not known beforehand"
+    remedy = f"Drop {ex_post}, or drop secrets." if ex_post else _SMALLER
     return [
         Problem(
             file="",
             field=f"secrets.kinds.{kinds.index((promise.prior, promise.promised))}.posterior",
             expected=f"a plan that keeps a secret with prior {declared(promise.prior)} at a "
             f"posterior of at most {declared(promise.promised)}",
-            got=_what_is_told(plan, promise, budget.secret),
-            remedy=_remedy(plan),
+            got=unbounded
+            if ex_post
+            else f"{rounded_up(promise.reached)} from all releases together "
+            f"(neighbouring steps: {secret.occurrences})",
+            remedy=remedy,
         )
         for promise in kept_promises(spec, plan)
         if not promise.kept
@@ -90,24 +95,10 @@ def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Proble
 
 
 _CHEAPER = "Raise it, lower a budget_share, or raise topic_histogram.noise_std."
-
-
-def _what_is_told(plan: DatasetPlan, promise: KeptPromise, secret: SecretTerms) -> str:
-    if methods := _ex_post_methods(plan):
-        return f"{', '.join(methods)}, whose ex-post bound is not known beforehand"
-    steps = "neighbouring step" if secret.occurrences == 1 else "neighbouring steps"
-    return (
-        f"{rounded_up(promise.reached)} from all releases together ({secret.occurrences} {steps})"
-    )
-
-
-def _remedy(plan: DatasetPlan) -> str:
-    if methods := _ex_post_methods(plan):
-        return f"Drop {', '.join(methods)}, or drop secrets."
-    return (
-        "Lower budget.epsilon, secrets.kinds.max_records, a secret_share or budget.rounds, raise "
-        "the posterior, or drop secrets and their promise."
-    )
+_SMALLER = (
+    "Lower budget.epsilon, secrets.kinds.max_records, a secret_share or budget.rounds, raise "
+    "the posterior, or drop secrets and their promise."
+)
 
 
 def _ex_post_methods(plan: DatasetPlan) -> list[str]:

@@ -66,11 +66,11 @@ class LikelihoodJudge:
         language_model: Public language model; a text is read as a document without label.
         public_texts: Public documents, at least ten, that thresholds are taken from.
         lowest_quantile: Share of public text that is less likely than any text kept, in [0, 1).
-        max_text_tokens: Texts are cut to this length before they are judged (tokens).
 
     Attributes:
         lowest: Least mean log-likelihood per token of a text that is kept, in nats.
         highest: Greatest one.
+        facts: Name of the judge, its quantile and the thresholds.
 
     Raises:
         JudgeError: Too few public texts.
@@ -84,10 +84,8 @@ class LikelihoodJudge:
         public_texts: Sequence[str],
         *,
         lowest_quantile: float = 0.05,
-        max_text_tokens: int = MAX_TEXT_TOKENS,
     ) -> None:
-        self._language_model, self._max_text_tokens = language_model, max_text_tokens
-        self._quantile = lowest_quantile
+        self._language_model = language_model
         public = self.log_likelihoods(public_texts)
         public = public[np.isfinite(public)]
         if len(public) < 10:
@@ -96,18 +94,13 @@ class LikelihoodJudge:
                 "give the public base more text."
             )
         self.lowest, self.highest = map(float, np.quantile(public, (lowest_quantile, 1.0)))
-        self._public_texts = len(public)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Name of the judge, its quantile and the thresholds, in nats per token."""
-        return {
+        self.facts: Mapping[str, Any] = {
             "judge": "likelihood",
-            "judge_model": self._language_model.name,
-            "quantile_lowest": self._quantile,
+            "judge_model": language_model.name,
+            "quantile_lowest": lowest_quantile,
             "threshold_lowest": round(self.lowest, 4),
             "threshold_highest": round(self.highest, 4),
-            "threshold_texts": self._public_texts,
+            "threshold_texts": len(public),
         }
 
     def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
@@ -125,9 +118,9 @@ class LikelihoodJudge:
 
         A text without tokens gets minus infinity.
         """
-        model, most = self._language_model, self._max_text_tokens
+        model = self._language_model
         start = PromptedModel(model).prompt_ids("", (), 1)
-        ids = [[*start, *model.encode(text)[:most]] for text in texts]
+        ids = [[*start, *model.encode(text)[:MAX_TEXT_TOKENS]] for text in texts]
         scores = np.full(len(texts), -np.inf)
         written = [row for row in range(len(ids)) if len(ids[row]) > len(start)]
         tokens = min(_TOKENS_PER_FORWARD, _LOGITS_BYTES // (4 * model.vocabulary_size))
@@ -237,7 +230,7 @@ def require_scores(scores: Sequence[float | None], name: str) -> None:
         )
 
 
-def require_discernment(scores: Sequence[float | None], name: str) -> tuple[float, float] | None:
+def require_discernment(scores: Sequence[float | None], name: str) -> dict[str, float]:
     """Compares a judge's scores of the control texts.
 
     Args:
@@ -245,15 +238,15 @@ def require_discernment(scores: Sequence[float | None], name: str) -> tuple[floa
         name: Name of the judge.
 
     Returns:
-        Mean overall score of plain and of shuffled texts; None where an answer held no scores, of
-        which the rows themselves will tell.
+        Mean overall score of plain and of shuffled texts; nothing where an answer held no scores,
+        of which the rows themselves will tell.
 
     Raises:
         JudgeError: It does not score plain texts above shuffled ones.
     """
     overall = [each for each in scores if each is not None]
     if len(overall) < len(scores):
-        return None
+        return {}
     half = len(PLAIN)
     plain, mixed = sum(overall[:half]) / half, sum(overall[half:]) / half
     if plain <= mixed:
@@ -262,7 +255,7 @@ def require_discernment(scores: Sequence[float | None], name: str) -> tuple[floa
             f"{plain:g} and {mixed:g} from {name}; take an instruction-tuned model, or judge: "
             "likelihood."
         )
-    return plain, mixed
+    return {"control_plain": plain, "control_shuffled": mixed}
 
 
 _CHARACTERS_PER_TOKEN = 4
@@ -280,33 +273,25 @@ class EngineJudge:
     Args:
         engine: Runs the judge; an endpoint is asked too, since texts are public or released.
         min_overall: Least overall score of a text that is kept, in [1, 10].
-        max_text_tokens: Texts are cut to this length before they are judged (tokens).
 
     **Source** EPSVec, appendix B.6 (rubric) and D.4 (threshold 6).
     """
 
-    def __init__(
-        self, engine: Engine, *, min_overall: float = 6.0, max_text_tokens: int = MAX_TEXT_TOKENS
-    ) -> None:
+    def __init__(self, engine: Engine, *, min_overall: float = 6.0) -> None:
         self._engine, self._min_overall = engine, min_overall
-        self._max_text_tokens = max_text_tokens
-        self._prompted = _prompted(engine)
-        self._before = engine.spent
-        self._controls: tuple[float, float] | None = None
+        self._prompted, self._before = _prompted(engine), engine.spent
         self._control_scores: Sequence[float | None] = ()
+        self._facts: dict[str, Any] = {
+            "judge": "rubric",
+            "judge_model": engine.name,
+            "threshold_overall": min_overall,
+        }
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """Name of the judge and its threshold; once it judged, its controls and what it cost."""
-        facts: dict[str, Any] = {
-            "judge": "rubric",
-            "judge_model": self._engine.name,
-            "threshold_overall": self._min_overall,
-        }
-        if self._controls is not None:
-            facts["control_plain"], facts["control_shuffled"] = self._controls
         spent = self._engine.spent_since(self._before)
-        return facts | {f"judge_{name}": number for name, number in spent.items()}
+        return self._facts | {f"judge_{name}": number for name, number in spent.items()}
 
     def check(self) -> None:
         """Has the control texts scored, before there are rows.
@@ -322,7 +307,7 @@ class EngineJudge:
         """Compares the control texts, once."""
         if not self._control_scores:
             self._control_scores = self._scores([*PLAIN, *map(shuffled, PLAIN)])
-            self._controls = require_discernment(self._control_scores, self._engine.name)
+            self._facts |= require_discernment(self._control_scores, self._engine.name)
 
     def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
         """Asks for every text's scores; an answer without them rejects its text.
@@ -355,8 +340,8 @@ class EngineJudge:
     def _prompt(self, text: str) -> str | list[int]:
         """Token ids in the model's chat template, where it runs here and has one; else text."""
         if self._prompted is None:
-            return rubric_prompt(text[: _CHARACTERS_PER_TOKEN * self._max_text_tokens])
-        return self._prompted.prompt_ids("", [text], self._max_text_tokens)
+            return rubric_prompt(text[: _CHARACTERS_PER_TOKEN * MAX_TEXT_TOKENS])
+        return self._prompted.prompt_ids("", [text], MAX_TEXT_TOKENS)
 
 
 Judge = LikelihoodJudge | EngineJudge

@@ -83,9 +83,10 @@ def test_answers_are_greedy_and_prompts_say_they_are_released():
         assert provenance is Provenance.RELEASED
 
 
-def test_long_texts_are_cut_before_they_are_judged():
+def test_long_texts_are_cut_before_they_are_judged(monkeypatch):
     engine = Answers()
-    EngineJudge(engine, max_text_tokens=10).judge(["score 7 " + "word " * 1000])
+    monkeypatch.setattr(judges, "MAX_TEXT_TOKENS", 10)
+    EngineJudge(engine).judge(["score 7 " + "word " * 1000])
     [prompt], _, _ = engine.calls[-1]
     assert prompt.count("word") < 10
 
@@ -128,10 +129,13 @@ def test_shuffled_controls_have_the_same_words_in_another_order():
         assert not set(pairwise(text.split())) & set(pairwise(shuffled(text).split()))
 
 
-def test_a_model_that_runs_here_is_asked_through_to_the_end_and_found_wanting(toy_model):
+def test_a_model_that_runs_here_is_asked_through_to_the_end_and_found_wanting(
+    toy_model, monkeypatch
+):
     """Its answers are scores, all of them; what they are worth, the controls say."""
+    monkeypatch.setattr(judges, "MAX_TEXT_TOKENS", 40)
     engine = DecoderEngine(toy_model)
-    judge = EngineJudge(engine, max_text_tokens=40)
+    judge = EngineJudge(engine)
     scores = judge._scores(["The parcel came late.", "The bill was wrong."])
     assert all(each is not None for each in scores)
     with pytest.raises(JudgeError, match="take an instruction-tuned model"):
@@ -146,10 +150,11 @@ def test_facts_name_judge_and_threshold():
     }
 
 
-def test_a_local_model_reads_the_rubric_by_its_own_tokens(toy_model):
+def test_a_local_model_reads_the_rubric_by_its_own_tokens(toy_model, monkeypatch):
     """A text can bring no special token into the prompt."""
     engine = DecoderEngine(toy_model)
-    judge = EngineJudge(engine, max_text_tokens=5)
+    judge = EngineJudge(engine)
+    monkeypatch.setattr(judges, "MAX_TEXT_TOKENS", 5)
     ids = judge._prompt("a fine text that goes on and on" + toy_model.tokenizer.eos_token)
     assert toy_model.end_token_id not in ids
     assert len(ids) == len(judge._prompt("")) + 5
@@ -213,7 +218,9 @@ def public():
 
 @pytest.fixture(scope="module")
 def judge(toy_model, public):
-    return LikelihoodJudge(toy_model, public, lowest_quantile=0.1, max_text_tokens=64)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(judges, "MAX_TEXT_TOKENS", 64)
+        yield LikelihoodJudge(toy_model, public, lowest_quantile=0.1)
 
 
 def by_hand(model, text, bound=64):
