@@ -162,27 +162,28 @@ class OpenAiEndpoint(Engine):
     def _write(self, prompt: Any, sampling: Sampling, row: int, limit: int) -> Generation:
         self.usage.require_room()
         answer = self._ask(self._body(prompt, sampling, row, limit))
-        usage = answer.get("usage") or {}
-        self.usage.add(
-            requests=1,
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            new_tokens=int(usage.get("completion_tokens") or 0),
-        )
         try:
-            choice = answer["choices"][0]
+            content = answer.json()
+            usage = content.get("usage") or {}
+            self.usage.add(
+                requests=1,
+                prompt_tokens=int(usage.get("prompt_tokens") or 0),
+                new_tokens=int(usage.get("completion_tokens") or 0),
+            )
+            choice = content["choices"][0]
             text = choice["message"]["content"] if self._api == "chat" else choice["text"]
             return Generation(str(text or ""), (), choice.get("finish_reason") == "stop")
-        except (KeyError, IndexError, TypeError):
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             raise EngineError(
-                f"Expected choices of the {self._api} route from the endpoint, got none; "
-                "try the other value of api."
+                f"Expected choices of the {self._api} route from the endpoint, got something else; "
+                "check base_url, which usually ends in /v1, or try the other value of api."
             ) from None
 
-    def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer as JSON; a schema is left out where the endpoint knows no such setting.
+    def _ask(self, body: dict[str, Any]) -> "httpx.Response":
+        """The answer; a schema is left out where the endpoint knows no such setting.
 
         Raises:
-            EngineError: The endpoint refuses, or answers something else.
+            EngineError: The endpoint refuses.
         """
         answer = self._post(body)
         if answer.status_code in _UNKNOWN_SETTING and body.pop("response_format", None):
@@ -194,7 +195,7 @@ class OpenAiEndpoint(Engine):
                 "base_url, model, api and the key in the environment variable that "
                 "api_key_variable names."
             )
-        return _json(answer)
+        return answer
 
     def _post(self, body: dict[str, Any]) -> "httpx.Response":
         """Asks until an answer comes that another try would not change: it may be a refusal.
@@ -274,19 +275,6 @@ def _retry_after(header: str | None, otherwise: float) -> float:
         return min(_LONGEST_WAIT_SECONDS, max(0.0, float(header or "")))
     except ValueError:  # A date, which clocks may read differently, is none.
         return otherwise
-
-
-def _json(answer: "httpx.Response") -> dict[str, Any]:
-    try:
-        content = answer.json()
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise EngineError(
-            "Expected a JSON object from the endpoint, got something else; is base_url its API, "
-            "usually ending in /v1?"
-        )
-    return content
 
 
 def _failure(answer: "httpx.Response") -> str:
