@@ -88,14 +88,10 @@ def packaged_file() -> Path:
     spec = find_spec(PACKAGE.replace("-", "_"))
     places = (spec and spec.submodule_search_locations) or []
     file = next((Path(place) / FILE_NAME for place in places), None)
-    if file is None or not file.is_file():
+    digest = digest_of(file) if file is not None and file.is_file() else "none"
+    if file is None or digest != SHA256:
         raise LanguageModelError(
-            f"Expected the weights of SmolLM2-135M-Instruct in the package {PACKAGE}, found none; "
-            f"run `{INSTALL}`."
-        )
-    if (digest := digest_of(file)) != SHA256:
-        raise LanguageModelError(
-            f"Expected {FILE_NAME} with SHA-256 {SHA256[:12]}…, got {digest[:12]}…; run "
-            f"`{INSTALL} --force-reinstall`."
+            f"Expected {FILE_NAME} of package {PACKAGE} with SHA-256 {SHA256[:12]}…, got "
+            f"{digest[:12]}; run `{INSTALL} --force-reinstall`."
         )
     return file

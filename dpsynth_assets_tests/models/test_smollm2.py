@@ -131,7 +131,7 @@ def test_its_chat_template_says_that_it_follows_instructions(own_home, tmp_path_
 @needs_wheel
 def test_another_file_in_the_package_is_refused(monkeypatch):
     monkeypatch.setattr(smollm2, "SHA256", "0" * 64)
-    with pytest.raises(LanguageModelError, match=r"SHA-256 000000000000…, got b179c9523d0e…"):
+    with pytest.raises(LanguageModelError, match=r"SHA-256 000000000000…, got b179c9523d0e;"):
         smollm2.packaged_file()
 
 

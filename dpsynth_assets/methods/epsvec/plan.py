@@ -257,17 +257,12 @@ def _require_engine(config: EpsVecConfig, terms: CohortTerms) -> None:
 def _require_records(config: EpsVecConfig, terms: CohortTerms) -> None:
     if terms.public_records is not None or not config.use_vectors:
         return
-    if config.vector_records is not None:
+    uncounted = config.strength_unit == "difference" and not config.use_fixed_shots
+    if config.vector_records is not None or uncounted:
         raise ValueError(
-            "Expected a declared number of records, from which epsvec computes the probability of "
-            "drawing a record, got none. Declare public_facts.records if the number is public, or "
-            "drop vector_records."
-        )
-    if config.strength_unit == "difference" and not config.use_fixed_shots:
-        raise ValueError(
-            "Expected a number of records, declared or counted with the fixed shots, from which "
-            "epsvec computes how far they are from public text, got neither. Declare "
-            "public_facts.records if the number is public, or set strength_unit: clip_bound."
+            "Expected a declared number of records for vector_records, or for strength_unit: "
+            "difference without fixed shots, got none. Declare public_facts.records if the number "
+            "is public, or drop vector_records and set strength_unit: clip_bound."
         )
 
 

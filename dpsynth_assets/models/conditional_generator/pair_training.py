@@ -163,15 +163,13 @@ def _opened(spec: PairTrainingSpec) -> Any:
     wanted = {spec.document, *([spec.condition] if spec.condition else spec.aspects.values())}
     try:
         file = pq.ParquetFile(spec.path)
+        missing = wanted.difference(file.schema_arrow.names)
     except (OSError, pa.ArrowInvalid):
+        missing = wanted
+    if missing:
         raise ValueError(
-            f"Expected a Parquet file of pairs at {spec.path}, got none. Correct "
-            "conditional_generator.pairs.path."
-        ) from None
-    if missing := sorted(wanted - set(file.schema_arrow.names)):
-        raise ValueError(
-            f"Expected the columns of conditional_generator.pairs in {spec.path}, got none named "
-            f"{missing[0]!r}. Correct it, or add the column."
+            f"Expected a Parquet file of pairs at {spec.path}, got none with column "
+            f"{min(missing)}. Correct conditional_generator.pairs."
         )
     if file.metadata.num_rows < spec.batch:
         raise ValueError(

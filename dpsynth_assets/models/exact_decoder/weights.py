@@ -183,15 +183,10 @@ def expect_weights(config: Any, table: Mapping[str, torch.Tensor], file: Path) -
         if weight is None and name == HEAD:  # It may be tied to the embeddings.
             continue
         got = "none" if weight is None else tuple(weight.shape)
-        if weight is None or got != tuple(like.shape):
+        if weight is None or got != tuple(like.shape) or not bool(weight.isfinite().all()):
             raise ExactDecoderError(
-                f"Expected {name} of shape {tuple(like.shape)} in {file}, got {got}. Restore the "
-                "file, or the config.json beside it."
-            )
-        if not bool(weight.isfinite().all()):
-            raise ExactDecoderError(
-                f"Expected finite numbers in {name} of {file}, got infinity or NaN. Restore the "
-                "file; a training that diverged leaves such weights."
+                f"Expected {name} of shape {tuple(like.shape)} in {file}, all finite, got {got}, "
+                "or NaN as a training that diverged leaves it. Restore the file and config.json."
             )
 
 

@@ -145,16 +145,11 @@ class VllmDecoder(Decoder):
         """
         groups = [(_filled_up(contexts) + 1, tokens) for contexts, tokens in groups if contexts]
         rows = sum(contexts for contexts, _ in groups)
-        if rows > self._most_rows:
-            raise VllmDecoderError(
-                f"Expected at most {self._most_rows} contexts in vLLM at a time, got settings that "
-                f"need {rows}. Lower batches_per_forward or expected_batch_size."
-            )
         needed = sum(contexts * self._blocks(tokens) for contexts, tokens in groups)
-        if needed > self._all_blocks:
+        if rows > self._most_rows or needed > self._all_blocks:
             raise VllmDecoderError(
-                f"Expected room for {needed * _BLOCK} tokens of keys and values in vLLM ({rows} "
-                f"contexts at full length), got {self._all_blocks * _BLOCK}. Lower "
+                f"Expected room for {rows} contexts and {needed * _BLOCK} tokens of keys and "
+                f"values in vLLM, got {self._most_rows} and {self._all_blocks * _BLOCK}. Lower "
                 "batches_per_forward, expected_batch_size or lengths, or write engine: {kind: "
                 "vllm, cache_gib: <more>}."
             )

@@ -118,7 +118,7 @@ def test_bases_share_the_folder_of_a_generator_that_one_of_them_trained(
     ("changes", "said"),
     [
         ({"path": "/no/pairs.parquet"}, "Expected a Parquet file of pairs at /no/pairs.parquet"),
-        ({"document": "body"}, "got none named 'body'"),
+        ({"document": "body"}, "got none with column body"),
         ({"batch": 25}, "at least one batch of 25 pairs"),
     ],
 )
