@@ -339,8 +339,9 @@ def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(
     moved = dataclasses.replace(STILL, by=2.9e-6)
     monkeypatch.setattr(decoding, "measured_moves", lambda *_, **__: moved)
     refused(on_gpu, r"moves of 2\.9e-06 \(24 public contexts.* a GPU, bfloat16\)")
-    on_gpu.device = torch.device("cpu")
-    refused(on_gpu, "got a processor")
+    with monkeypatch.context() as on_a_processor:
+        on_a_processor.setattr(on_gpu, "device", torch.device("cpu"))
+        refused(on_gpu, "Expected logit_slack > 0")
     refused(TransformersDecoder(language_model.model), "Expected logit_slack > 0")  # transformers
     monkeypatch.delenv("VLLM_BATCH_INVARIANT")
     refused(on_gpu, "Expected logit_slack > 0")
