@@ -85,10 +85,12 @@ class Sampling:
     begun: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses limits without room."""
+        """Refuses limits without room, and stop texts beside a schema."""
         given = self.max_new_tokens
         if any(limit < 1 for limit in ((given,) if isinstance(given, int) else given)):
             raise ValueError("Expected max_new_tokens >= 1, got less; drop these prompts first.")
+        if self.json_schema is not None and self.stop:
+            raise ValueError("Expected no stop texts with a schema, whose text ends by itself.")
 
     def begun_by(self, row: int) -> tuple[int, ...]:
         """Tokens of a text that its prompt ends with."""

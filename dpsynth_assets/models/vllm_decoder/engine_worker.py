@@ -9,14 +9,16 @@ Written for vLLM 0.32's model runner V1 without CUDA graphs, which is what `Vllm
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint, constrain
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines.protocol import Sampling
+
+if TYPE_CHECKING:
+    import torch
 
 DOCUMENT = "dpsynth_document"
 """Key of a request's `extra_args`: index of the text or prompt it carries."""
@@ -85,8 +87,10 @@ class _Draws:
         self._texts: dict[int, tuple[ConstrainedText, int]] = {}
         self._streams: dict[int, np.ndarray] = {}
 
-    def forced(self, logits: torch.Tensor) -> torch.Tensor:
+    def forced(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Logits (R, V) that leave one token to choose."""
+        import torch
+
         requests = _requests(self._runner)
         scores = logits.float()
         if self._constraint is not None:
@@ -125,6 +129,8 @@ class _Steering:
     """Adds vectors at positions a token is predicted from: the prompt's last and all new ones."""
 
     def __init__(self, runner: Any, vectors: Mapping[int, np.ndarray]) -> None:
+        import torch
+
         self._runner = runner
         self._vectors = {
             layer: torch.from_numpy(vector).to(runner.device, runner.dtype)
@@ -140,12 +146,14 @@ class _Steering:
 
     def _locate(self, *_: Any) -> None:
         """Marks steered tokens, (T, 1)."""
+        import torch
+
         request, position = _tokens(self._runner)
         last = self._runner.input_batch.num_prompt_tokens[request] - 1
         where = torch.from_numpy(position >= last)[:, None]
         self._where = where.to(self._runner.device, self._runner.dtype)
 
-    def _adds(self, vector: torch.Tensor) -> Any:
+    def _adds(self, vector: "torch.Tensor") -> Any:
         def hook(_module: Any, _inputs: Any, output: Any) -> Any:
             hidden = (output[0] if isinstance(output, tuple) else output).clone()
             hidden[: len(self._where)] += self._where * vector  # the rest is padding
@@ -178,6 +186,8 @@ class _StateReader:
 
     def _locate(self, *_: Any) -> None:
         """Weight of each token in its request's pooled state, (requests, T)."""
+        import torch
+
         request, position = _tokens(self._runner)
         length = self._runner.input_batch.num_prompt_tokens[request]
         weight = ((position >= self._skip) & (position < length)) / (length - self._skip)
@@ -210,7 +220,7 @@ def _decoder_layers(model: Any) -> Any:
     return max((m for m in model.modules() if isinstance(m, ModuleList)), key=len)
 
 
-def _stream(output: Any) -> torch.Tensor:
+def _stream(output: Any) -> "torch.Tensor":
     if not isinstance(output, tuple):
         return output
     hidden, residual = output[:2]

@@ -5,12 +5,11 @@ tokens of a request a step takes, `_handle_blocked_waiting_request` whether one 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.sample.logits_processor import LogitsProcessor
-from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: TID253 (vLLM loads it)
+from vllm.v1.sample.logits_processor import LogitsProcessor  # noqa: TID253 (vLLM loads it)
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates  # noqa: TID253
 
 from dpsynth_assets.models.vllm_decoder.lockstep import (
     BALLAST,
@@ -21,6 +20,9 @@ from dpsynth_assets.models.vllm_decoder.lockstep import (
     Row,
     Step,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 
 class LockstepScheduler(Scheduler):
@@ -189,12 +191,14 @@ class LockstepLogits(LogitsProcessor):
         """Says which step comes next; None: none may come."""
         self._step = step
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+    def apply(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Shows logits (n, V) to the expected step; returns zeros (n, 1).
 
         Raises:
             LockstepError: No step is expected, or not this one.
         """
+        import torch
+
         if self._step is None:
             raise LockstepError(
                 "Expected no step of vLLM now, got one; nothing was sampled. This is a bug of "
