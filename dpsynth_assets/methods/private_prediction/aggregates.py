@@ -33,7 +33,6 @@ from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
 )
 from dpsynth_assets.methods.stages import MethodPlan, StageRelease, StageRun, Tail
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import BoundedRangeEvent, ComposedEvent
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -383,10 +382,6 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         (errata B-000.8).
         """
         drawn = mechanism_of(run.stage, MedianTokens)
-        if not self.terms.accepts_ex_post:
-            raise UnaccountedReleaseError(
-                "Expected a cohort that accepts ex-post releases, got one that does not."
-            )
         corpus, drawing = self.generated(run)
         costs = cast("RealisedCosts", drawing.costs)
         bound = drawn.mechanism.realised_epsilon(costs.by_batch)
