@@ -243,7 +243,7 @@ def rows_on_demand(
             topics = cells[cells[:, 0] == label, 1]
             topic = int(rng.choice(topics)) if len(topics) else NO_TOPIC
             conditions.append(known.text(label, topic))
-        return writer.texts(conditions, seed, **sampling.asked)
+        return writer.texts(conditions, seed, silent, **sampling.asked)
 
     longest = writer.config.max_document_tokens
     return RowSource(
