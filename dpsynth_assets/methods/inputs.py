@@ -253,8 +253,8 @@ class PublicInputs:
         found = getattr(self, name)
         if found is None:
             raise ValueError(
-                f"Expected {name} of the public base, or as it was released, got none. Declare it, "
-                "and materialise it first."
+                f"Expected {_ARTIFACTS.get(name, name)} of the public base, or as it was released, "
+                "got none. Declare it, and materialise it first."
             )
         return found
 
@@ -263,6 +263,14 @@ class PublicInputs:
         known = [] if self.public_records is None else self.public_records["text"].to_list()
         texts = [text for text in known if text.strip()]
         return [texts[row] for row in np.random.default_rng(0).permutation(len(texts))[:count]]
+
+
+_ARTIFACTS = {
+    "language_model": "public_language_model",
+    "public_records": "public_corpus",
+    "cluster_centers": "public_clusters",
+}
+"""Names of artifacts that are not those of attributes."""
 
 
 def rows_behind(folder: str, public: PublicInputs) -> pl.DataFrame:
