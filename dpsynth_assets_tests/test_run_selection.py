@@ -1,5 +1,7 @@
 """`dpsynth run` materialises what its selection names, and asks before it pays."""
 
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import dagster as dg
@@ -17,7 +19,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.instance import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import letters
@@ -198,6 +200,13 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     console = Console(record=True, width=200)
     run_module.show_pending(edited, [again], ledger, console)
     assert f"{asset}: a release of this name was charged" in console.export_text()
+    with suppress(BudgetExceededError):
+        for name in range(99):
+            ledger.reserve(replace(request, release=f"more {name}"), plan.budget, plan.releases)
+    with pytest.raises(PrivacyError, match="would overspend") as refused:
+        run_module._expect_room(edited, {asset}, "", ledger)
+    told = str(refused.value)
+    assert ("`temperature`" in told, "`inputs`" in told, "\n" in told) == (True, False, False)
 
 
 def test_a_release_of_another_name_pays_for_none_without_a_name(declared):

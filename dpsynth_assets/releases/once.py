@@ -19,6 +19,7 @@ import polars as pl
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.privacy.errors import (
+    BudgetExceededError,
     LedgerIntegrityError,
     PrivacyError,
     UnaccountedReleaseError,
@@ -32,7 +33,6 @@ from dpsynth_assets.privacy.ledger import (
     PlannedRelease,
     ReleaseRequest,
     Reservation,
-    edited_parts,
     sqlite_path,
 )
 from dpsynth_assets.releases.store import (
@@ -175,7 +175,11 @@ class Releasing:
             if self.prepare is not None and expected.admitted:
                 self.store.check_room(self._prepared(), ledger=self._ledger_folder)
                 self.request = self.request.resting_on(self.rests_on())
-        reservation = self.ledger.reserve(self.request, self.terms, self.plan, self._marked())
+        try:
+            reservation = self.ledger.reserve(self.request, self.terms, self.plan, self._marked())
+        except BudgetExceededError as refusal:
+            edited = self.ledger.edited_in_words(self.request)
+            raise BudgetExceededError(f"{refusal} {edited}".rstrip()) from None
         if not reservation.reused:
             self._say_what_was_edited(reservation)
         return reservation
@@ -294,13 +298,10 @@ class Releasing:
         request = self.request
         if request.event is None or is_post_processing(request.event):
             return
-        earlier = self.ledger.last_of_name(request, reservation.id)
-        edited = [] if earlier is None else edited_parts(earlier, request)
-        if edited:
+        if edited := self.ledger.edited_in_words(request, but=reservation.id):
             say(
-                f"{request.asset} was paid for before as release {request.release!r}, under "
-                f"another declaration: {', '.join(edited)} differed. This is another release, and "
-                "it was charged in addition to the earlier one."
+                f"{edited} This is another release, and it was charged in addition to the earlier "
+                "one."
             )
 
     def _interrupted(self) -> Reservation | None:

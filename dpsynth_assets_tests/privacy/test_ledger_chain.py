@@ -9,9 +9,8 @@ from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, LedgerEntry
-from dpsynth_assets.privacy.ledger.chain import entry_hash, verify_chain
+from dpsynth_assets.privacy.ledger.chain import entry_hash
 from dpsynth_assets.privacy.ledger.database import TABLE
-from dpsynth_assets.privacy.ledger.export import to_csv, to_json
 from dpsynth_assets_tests.privacy.ledger_cases import (
     edit,
     make_request,
@@ -69,18 +68,6 @@ def test_a_rolled_back_ledger_admits_nothing_to_a_process_that_knew_more(tmp_pat
     release(Ledger(sqlite_url(tmp_path)), make_terms(epsilon=20.0), release="4")
     with pytest.raises(LedgerIntegrityError, match="rolled back"):
         ledger.reserve(make_request(release="5"), make_terms(epsilon=20.0))
-
-
-def test_an_export_in_json_restores_entries_and_verifies_alone(ledger):
-    entries = [LedgerEntry(**fields) for fields in json.loads(to_json(ledger.entries()))]
-    assert entries == ledger.entries()
-    assert verify_chain(entries, ledger.head()).ok
-
-
-def test_an_export_in_csv_has_every_column_of_every_entry(ledger):
-    lines = to_csv(ledger.entries()).splitlines()
-    assert lines[0].split(",") == list(LedgerEntry._fields)
-    assert len(lines) == 7
 
 
 TEXTS = st.none() | st.text()

@@ -169,17 +169,22 @@ def refusal_of(
         if planned.plan.refusal is not None:
             return f"{planned.folder}: {planned.plan.refusal}"
     requests = [
-        stage_request(spec, planned, stage, release=release)
+        (stage_request(spec, planned, stage, release=release), stage.reads)
         for planned in chosen
         for stage in planned.plan.stages
         if stage.mechanism is not None
     ]
-    asked = [each for each in requests if assets is None or each.asset in assets]
+    asked = [each for each in requests if assets is None or each[0].asset in assets]
     try:
-        for request in _joint_requests(spec, asked):
+        for request in _joint_requests(spec, [each for each, _ in asked]):
             admission = ledger.preview(request, plan.budget, plan.releases)
             if not admission.admitted:
-                return admission.refusal
+                # The identity of what is read is known once a run comes to it.
+                edited = [
+                    ledger.edited_in_words(each, unknown={"inputs", *reads})
+                    for each, reads in asked
+                ]
+                return " ".join(filter(None, [admission.refusal, *edited]))
     except PrivacyError as refusal:
         return str(refusal)
     return None

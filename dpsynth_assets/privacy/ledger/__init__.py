@@ -18,7 +18,6 @@ from dpsynth_assets.privacy.ledger.schema import (
     ReleaseRequest,
     Reservation,
     SecretTerms,
-    edited_parts,
 )
 from dpsynth_assets.privacy.ledger.statement import CohortSpend, DatasetSpend
 from dpsynth_assets.privacy.ledger.store import Ledger

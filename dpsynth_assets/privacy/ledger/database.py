@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import FORMAT, LedgerIntegrityError, PrivacyError, require_format
 from dpsynth_assets.privacy.ledger.replacing import owner_folder
-from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import KINDS, LedgerEntry
 
 TRIGGERS = ("privacy_ledger_no_update", "privacy_ledger_no_delete", "privacy_ledger_in_order")
 
@@ -57,17 +57,13 @@ POSTGRES_SETUP = (
 LOCK_WAIT_SECONDS = 60
 _ADVISORY_LOCK = 0x6470_6C65_6467_6572  # "dpledger"
 
-_TEXT = ("recorded_at", "kind", "reservation", "key", "cohort", "dataset", "asset", "mechanism")
-_REQUIRED = {*_TEXT, "guarantee", "code_version", "data_version", "release", "run_id", "actor"}
-_REQUIRED |= {"previous_hash", "hash"}
-
 
 def _column(name: str) -> "sa.Column[object]":
     if name == "seq":
         return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
     if name == "ex_post_epsilon":
         return sa.Column(name, sa.Double)
-    return sa.Column(name, sa.Text, nullable=name not in _REQUIRED)
+    return sa.Column(name, sa.Text, nullable=LedgerEntry.__annotations__[name] is not str)
 
 
 TABLE = sa.Table(
@@ -111,14 +107,6 @@ class Database:
         """Yields the entries that meet all conditions on `COLUMNS`, in order."""
         with self._readable(), self._engine.connect() as connection:
             yield from Appender(connection).read(*conditions)
-
-    def count_charges(self, cohort: str | None = None) -> int:
-        """Counts reserves, of one cohort or of all."""
-        query = sa.select(sa.func.count()).where(TABLE.c.kind == RESERVE)
-        if cohort is not None:
-            query = query.where(TABLE.c.cohort == cohort)
-        with self._readable(), self._engine.connect() as connection:
-            return int(connection.execute(query).scalar_one())
 
     def triggers(self) -> set[str]:
         """Names of the append-only triggers in force."""

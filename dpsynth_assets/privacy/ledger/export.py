@@ -1,8 +1,7 @@
-"""Exports of the ledger: a running history, and the entries as CSV or JSON."""
+"""The ledger as a running history, and tables as CSV."""
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -146,11 +145,6 @@ def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
     )
 
 
-def to_csv(entries: Sequence[LedgerEntry]) -> str:
-    """Every column of every entry, one line each."""
-    return csv_of(LedgerEntry._fields, entries)
-
-
 def csv_of(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Lines of a table as CSV; a cell that a spreadsheet would compute begins with a quote."""
     text = io.StringIO()
@@ -166,8 +160,3 @@ def _inert(value: object) -> object:
         return " ".join(map(str, value))
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     return f"'{value}" if formula else value
-
-
-def to_json(entries: Sequence[LedgerEntry]) -> str:
-    """Every column of every entry, hashes included: a copy can be verified without the database."""
-    return json.dumps([entry._asdict() for entry in entries], indent=1, allow_nan=False)

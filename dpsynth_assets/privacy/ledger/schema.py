@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -285,8 +285,16 @@ class ReleaseRequest:
         return digest(identity)
 
 
-def edited_parts(earlier: "LedgerEntry", request: ReleaseRequest) -> list[str]:
-    """Names what distinguishes a request from an earlier charge of the same name; all is public."""
+def edited_parts(
+    earlier: "LedgerEntry", request: ReleaseRequest, unknown: Collection[str] = ()
+) -> list[str]:
+    """Names what distinguishes a request from an earlier charge of the same name; all is public.
+
+    Args:
+        earlier: The charge.
+        request: What is asked for now.
+        unknown: Parameters that are not compared.
+    """
     then, now = earlier.parameters, json.loads(request.parameters_json)
     parts = [
         ("the noise that the budget pays for", earlier.event_json, request.event_json),
@@ -295,7 +303,7 @@ def edited_parts(earlier: "LedgerEntry", request: ReleaseRequest) -> list[str]:
         ("the guarantee", earlier.guarantee, str(request.guarantee)),
     ]
     names = [name for name, before, after in parts if before != after]
-    keys = sorted((then.keys() | now.keys()) - {RESTS_ON})
+    keys = sorted((then.keys() | now.keys()) - {RESTS_ON, *unknown})
     return names + [f"`{key}`" for key in keys if then.get(key) != now.get(key)]
 
 

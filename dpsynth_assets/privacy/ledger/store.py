@@ -1,7 +1,7 @@
 """The ledger: reserve before private data is read, commit when the release is stored."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -47,6 +47,7 @@ from dpsynth_assets.privacy.ledger.schema import (
     PlannedRelease,
     ReleaseRequest,
     Reservation,
+    edited_parts,
     plan_digest,
 )
 from dpsynth_assets.privacy.ledger.statement import (
@@ -195,14 +196,24 @@ class Ledger:
         self._refreshed()
         return self._of(reservation_id).get(RESERVE)
 
-    def last_of_name(self, request: ReleaseRequest, but: str) -> LedgerEntry | None:
-        """The last charge of the same asset and release name, another than reservation `but`."""
-        found = None
+    def edited_in_words(
+        self, request: ReleaseRequest, *, but: str = "", unknown: Collection[str] = ()
+    ) -> str:
+        """Names what differs from the last charge of this asset and release name, if there is one.
+
+        Args:
+            request: What is asked for.
+            but: Reservation of a charge that is passed over.
+            unknown: Parameters that the request does not state yet.
+        """
+        asset, release = request.asset, request.release
+        last = None
         for entry in self.stream(request.cohort):
             if entry.kind == RESERVE and entry.reservation != but:
-                same = (entry.asset, entry.release) == (request.asset, request.release)
-                found = entry if same else found
-        return found
+                last = entry if (entry.asset, entry.release) == (asset, release) else last
+        edited = [] if last is None else edited_parts(last, request, unknown)
+        told = f"{asset} was paid for before as release {release!r}, under another declaration"
+        return f"{told}: {', '.join(edited)} differed." if edited else ""
 
     def provenance(self, cohort: str | None = None) -> ChargeGraph:
         """What each charge was made from, of one cohort or of all."""
@@ -270,7 +281,7 @@ class Ledger:
 
     def count_charges(self, cohort: str | None = None) -> int:
         """Counts charges, of one cohort or of all."""
-        return self._database.count_charges(cohort)
+        return sum(entry.kind == RESERVE for entry in self.stream(cohort))
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
         """States what a cohort has spent, against `terms` or its last."""
