@@ -38,8 +38,8 @@ from dpsynth_assets.orchestration.instance import (
     selected_assets,
 )
 from dpsynth_assets.orchestration.resources.live_runs import (
-    alive,
     ended_by_signals,
+    hold_until_exit,
     was_interrupted,
     watched,
 )
@@ -121,9 +121,9 @@ def _materialise(
     agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
+    hold_until_exit(run_id)
     with (
         dagster_instance(console) as instance,
-        alive(run_id),
         paying_only(agreed),
         watched(instance, run_id, partial(say, to=console)),
         progress_display(console),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -70,8 +70,7 @@ def refusals(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as problem:
-        said = str(problem) or "Expected settings that can be computed, got too large ones."
-        refuse(" ".join(said.split()))
+        refuse(" ".join(str(problem).split()))
 
 
 def answer(value: Any, as_json: bool, told: Callable[[], None], code: int = 0) -> None:
@@ -84,16 +83,11 @@ def answer(value: Any, as_json: bool, told: Callable[[], None], code: int = 0) -
         code: Exit code.
     """
     if as_json:
-        show_json(value)
+        typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
     else:
         told()
     if code:
         raise typer.Exit(code)
-
-
-def show_json(value: Any) -> None:
-    """Prints a JSON value."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 _NUMBER = re.compile(r"[+]?[\d.,]+(e-?\d+)?%?|[—–]|inf|")
@@ -154,22 +148,22 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextmanager
 def progress_bar(*, quiet: bool) -> Iterator[Report]:
-    """Shows a bar on stderr, so that stdout holds results alone."""
-    with _bars(Console(stderr=True, quiet=quiet), transient=True) as bar:
-        yield bar("")
+    """Shows progress on stderr, so that stdout holds results alone."""
+    with _line(Console(stderr=True, quiet=quiet)) as line:
+        yield line("")
 
 
 @contextmanager
 def progress_display(console: Console) -> Iterator[None]:
-    """Shows the steps of this process with progress; bars on a terminal, else lines."""
+    """Shows the steps of this process with progress: a line on a terminal, else several."""
     from dpsynth_assets.orchestration.resources.progress import show_in_terminal
 
     if not console.is_terminal:
         show_in_terminal(lambda title: progress_lines(title, console))
         yield
         return
-    with _bars(console) as bar:
-        show_in_terminal(bar)
+    with _line(console) as line:
+        show_in_terminal(line)
         yield
 
 
@@ -181,30 +175,12 @@ def progress_lines(title: str, console: Console, seconds: float = SECONDS_BETWEE
 
 
 @contextmanager
-def _bars(console: Console, *, transient: bool = False) -> Iterator[Callable[[str], Report]]:
-    """Opens a bar for each title that it is given, in the place of the one before."""
-    from rich import progress as rich
+def _line(console: Console) -> Iterator[Callable[[str], Report]]:
+    """A line of a terminal for each title that it is given, written over the one before."""
+    from dpsynth_assets.orchestration.resources.progress import in_lines
 
-    # Words yield to share and time, which a narrow terminal shows whole, too.
-    words = Column(no_wrap=True, max_width=max(8, (console.width - 33) // 2))
-    columns = (
-        rich.TextColumn("{task.description}", table_column=words),
-        rich.BarColumn(bar_width=10),
-        rich.TextColumn("{task.percentage:>3.0f}% left:"),
-        rich.TimeRemainingColumn(table_column=Column(no_wrap=True)),
-        rich.TextColumn("{task.fields[message]}", style="dim", table_column=words),
-    )
-    with rich.Progress(
-        *columns, console=console, refresh_per_second=4, transient=transient
-    ) as bars:
-
-        def bar(title: str) -> Report:
-            for earlier in bars.task_ids:  # Of a step that is over: those of a process take turns.
-                bars.update(earlier, visible=False)
-            task = bars.add_task(title, total=1.0, message="")
-            return lambda share, message: bars.update(task, completed=share, message=message)
-
-        yield bar
+    with console.status("", refresh_per_second=4) as shown:
+        yield lambda title: in_lines(lambda line: shown.update(Text(f"{title} {line}")), 0.0)
 
 
 class OneLineGroup(TyperGroup):

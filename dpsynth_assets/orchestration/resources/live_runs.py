@@ -12,9 +12,9 @@ and the lock was taken on another machine, its holder is gone only once its sign
 """
 
 import fcntl
+import math
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -37,17 +37,7 @@ SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE = 10.0, 180.0
 
 _SUFFIX = ".lock"
 _held: dict[str, IO[str]] = {}
-"""The lock of a launched run that this process executes; it ends with the process."""
-
-
-@contextmanager
-def alive(run_id: str) -> Iterator[None]:
-    """Holds the lock of a run as long as it executes in this process."""
-    with _locked(run_id):
-        try:
-            yield
-        finally:
-            _path(run_id).unlink(missing_ok=True)
+"""The lock of the run that this process executes; it ends with the process."""
 
 
 def hold_until_exit(run_id: str) -> None:
@@ -74,8 +64,7 @@ def is_gone(run_id: str) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False
-        _, _, machine = file.read().partition("\n")
-        return machine.strip() in ("", _machine()) or _is_silent(file)
+        return file.read().strip() in ("", _machine()) or _is_silent(file)
 
 
 def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
@@ -117,7 +106,7 @@ def _end_of(instance: "dg.DagsterInstance", run: "dg.DagsterRun") -> str | None:
     import dagster as dg
 
     if is_gone(run.run_id):
-        return f"Its process{_whereabouts(run.run_id)} was killed."
+        return "Its process was killed."
     if _path(run.run_id).exists():
         return None
     status = dg.DagsterRunStatus
@@ -169,7 +158,7 @@ def _locked(run_id: str) -> IO[str]:
     owner_folder(_folder())
     with replaced(_path(run_id)) as new:  # No process sees the file of a live run without its lock.
         file = new.open("w")
-        file.write(f"{socket.gethostname()}\n{_machine()}\n")
+        file.write(_machine())
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
     threading.Thread(target=_sign, args=[file], name="sign-of-life", daemon=True).start()
@@ -195,15 +184,6 @@ def _machine() -> str:
     """A name of the running kernel: containers share it, a restart or another host changes it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else ""
-
-
-def _whereabouts(run_id: str) -> str:
-    """The host that a run's lock was taken on, where it is not this one."""
-    try:
-        host = _path(run_id).read_text(errors="replace").partition("\n")[0]
-    except OSError:  # Somebody else has just freed the run.
-        return ""
-    return f" on host {host}" if host not in ("", socket.gethostname()) else ""
 
 
 def _folder() -> Path:
@@ -238,11 +218,11 @@ def watched(
     from dpsynth_assets.orchestration.dagster_internals import rest_between_claims
 
     rest_between_claims()
-    over, waits = threading.Event(), _Waits(instance, run_id)
+    over, since = threading.Event(), dict[str, float]()
 
     def tell() -> None:
         with suppress(Exception):  # A database that is away is the run's own to report.
-            for line in [*free_dead_runs(instance), *waits.lines()]:
+            for line in [*free_dead_runs(instance), *_waits(instance, run_id, since)]:
                 say(line)
 
     def watch() -> None:
@@ -259,39 +239,31 @@ def watched(
         watcher.join(POLL_SECONDS)
 
 
-class _Waits:
-    """What one run waits for, since when, and whether that was said."""
+def _waits(instance: "dg.DagsterInstance", run_id: str, since: dict[str, float]) -> Iterator[str]:
+    """A line for each pool that a run has waited for longer than `LONG_WAIT_SECONDS`, once.
 
-    def __init__(self, instance: "dg.DagsterInstance", run_id: str) -> None:
-        self._instance, self._run_id = instance, run_id
-        self._since: dict[str, float] = {}
-        self._said: set[str] = set()
-
-    def lines(self) -> list[str]:
-        """A line for each pool that the run has waited for longer than `LONG_WAIT_SECONDS`."""
-        now, storage, lines = time.monotonic(), self._instance.event_log_storage, []
-        for pool in sorted(storage.get_concurrency_keys()):
-            info = storage.get_concurrency_info(pool)
-            # Steps of one run that wait for each other are not waiting for another run.
-            holders = info.active_run_ids | info.assigned_run_ids
-            if self._run_id not in info.pending_run_ids or holders == {self._run_id}:
-                self._since.pop(pool, None)
-                self._said.discard(pool)
-                continue
-            waited = now - self._since.setdefault(pool, now)
-            if waited + POLL_SECONDS > LONG_WAIT_SECONDS and pool not in self._said:
-                self._said.add(pool)
-                lines.append(self._line(pool, holders - {self._run_id}, info.slot_count + 1))
-        return lines
-
-    def _line(self, pool: str, holders: set[str], more: int) -> str:
-        runs = [self._instance.get_run_by_id(holder) for holder in sorted(holders)]
-        whose = "; ".join(describe(run) for run in runs if run is not None)
-        return (
-            f"Waits for a place in pool {pool}, which is held by {whose or 'no run'}. A step that "
-            f"waits charges nothing. More places: DAGSTER_HOME={self._instance.root_directory} "
-            f"dagster instance concurrency set {pool} {more}"
-        )
+    Args:
+        instance: Where runs and pools are recorded.
+        run_id: The run.
+        since: Pool -> when the wait for it began; infinity where it was said.
+    """
+    now, storage = time.monotonic(), instance.event_log_storage
+    for pool in sorted(storage.get_concurrency_keys()):
+        info = storage.get_concurrency_info(pool)
+        # Steps of one run that wait for each other are not waiting for another run.
+        holders = info.active_run_ids | info.assigned_run_ids
+        if run_id not in info.pending_run_ids or holders == {run_id}:
+            since.pop(pool, None)
+        elif now - since.setdefault(pool, now) + POLL_SECONDS > LONG_WAIT_SECONDS:
+            since[pool] = math.inf
+            runs = map(instance.get_run_by_id, sorted(holders - {run_id}))
+            whose = "; ".join(describe(run) for run in runs if run is not None)
+            yield (
+                f"Waits for a place in pool {pool}, which is held by {whose or 'no run'}. A step "
+                "that waits charges nothing. More places: "
+                f"DAGSTER_HOME={instance.root_directory} "
+                f"dagster instance concurrency set {pool} {info.slot_count + 1}"
+            )
 
 
 # Ends a run in this process soon after Ctrl-C or SIGTERM, also while it waits for a pool.
@@ -299,7 +271,7 @@ class _Waits:
 # Dagster notes a signal and looks at the note between steps. Where all steps of a run wait for a
 # place in a pool there is no next step, so it would never look. Within a step it raises at once;
 # where that happens while Python frees an object, the exception is printed and dropped, and the run
-# would go on to its end. Both are noticed here, and the exception is raised again.
+# would go on to its end: then the signal is sent again.
 
 GRACE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
@@ -315,41 +287,24 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    over, dropped, main = threading.Event(), threading.Event(), threading.get_ident()
-    before, shown = signal.signal(signal.SIGUSR1, _raise), sys.unraisablehook
-
-    def notice(problem: Any) -> None:
-        if problem.exc_type is not None and problem.exc_type.__name__ in _INTERRUPTED:
-            dropped.set()
-        else:
-            shown(problem)
-
-    sys.unraisablehook = notice
-    watching = threading.Thread(
-        target=_watch, args=(over, dropped, main), name="watch-signals", daemon=True
-    )
-    watching.start()
+    over, before = threading.Event(), signal.signal(signal.SIGUSR1, _raise)
+    threading.Thread(target=_watch, args=(over,), name="watch-signals", daemon=True).start()
     try:
         yield
     finally:
         over.set()
-        sys.unraisablehook = shown
         signal.signal(signal.SIGUSR1, before)
 
 
 def never_dropped() -> None:
-    """Repeats a Ctrl-C that came while Python freed an object, where it is printed and dropped.
-
-    For the whole process; within `ended_by_signals` that block does so itself.
-    """
+    """Repeats a signal that came while Python freed an object, where it is printed and dropped."""
     shown = sys.unraisablehook
 
     def repeat(problem: Any) -> None:
-        if problem.exc_type is not KeyboardInterrupt:
+        if getattr(problem.exc_type, "__name__", "") not in _INTERRUPTED:
             shown(problem)
             return
-        main = threading.main_thread().ident or 0
-        threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT)).start()
+        threading.Timer(0.05, _to_main, (signal.SIGINT,)).start()
 
     sys.unraisablehook = repeat
 
@@ -367,19 +322,22 @@ def was_interrupted(events: Iterable[Any]) -> bool:
     return False
 
 
+def _to_main(number: signal.Signals) -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
 def _raise(*_: object) -> None:
     from dpsynth_assets.orchestration.dagster_internals import DagsterExecutionInterruptedError
 
     raise DagsterExecutionInterruptedError
 
 
-def _watch(over: threading.Event, dropped: threading.Event, main: int) -> None:
+def _watch(over: threading.Event) -> None:
     from dpsynth_assets.orchestration.dagster_internals import check_captured_interrupt
 
     noted = 0.0
     while not over.wait(_POLL_SECONDS):
         noted = noted + _POLL_SECONDS if check_captured_interrupt() else 0.0
-        if (dropped.is_set() or noted >= GRACE_SECONDS) and not over.is_set():
+        if noted >= GRACE_SECONDS and not over.is_set():
             noted = 0.0
-            dropped.clear()
-            signal.pthread_kill(main, signal.SIGUSR1)
+            _to_main(signal.SIGUSR1)
