@@ -13,8 +13,8 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inputs
 from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
-from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, LedgerEntry, Reservation
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
 from dpsynth_assets.report.pages import budget_in_words
 
 SHOWN_DIGITS = 12
@@ -171,19 +171,9 @@ def spend_metadata(
         "dpsynth/charged_by": "" if charge is None else charge.acted_by,
         "dpsynth/reused": reservation.reused,
     }
-    if (tested := _self_test(charge)) is not None:
-        metadata["dpsynth/self_test"] = dg.MetadataValue.json(tested)
     if request.event is not None:
         metadata["dpsynth/accounting_event"] = dg.MetadataValue.json(event_to_json(request.event))
     return metadata
-
-
-def _self_test(charge: LedgerEntry | None) -> dict[str, Any] | None:
-    """What a slack of 0 rests on, as the charge keeps it; None where rounding is charged."""
-    if charge is None or charge.parameters.get("logit_slack") != 0:
-        return None
-    found: dict[str, Any] | None = charge.parameters.get(RESTS_ON, {}).get(SELF_TEST)
-    return found
 
 
 def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:
@@ -246,22 +236,3 @@ def _cost(
         "dpsynth/epsilon_alone": bound_up(alone),
         "dpsynth/epsilon_charged": 0.0 if reservation.reused else bound_up(alone),
     }
-
-
-FOUND_AT = "dpsynth/found"
-
-
-def found_at(kept: Sequence[str], made: int) -> str:
-    """Says when results were found.
-
-    Args:
-        kept: Times at which results that still hold were found, ISO 8601.
-        made: How many results this run found.
-    """
-    if not kept:
-        return f"{made} by this run"
-    of_earlier = (
-        f"{len(kept)} from {min(kept)}, unchanged since: equal code, settings, libraries and "
-        "processor"
-    )
-    return f"{of_earlier}; {made} by this run" if made else of_earlier

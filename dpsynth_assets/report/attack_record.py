@@ -16,7 +16,6 @@ it here.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -201,7 +200,7 @@ def kept_findings(
     kind: Any,
     run: Callable[[], Finding],
     results: Callable[[Finding], "Sequence[AuditResult]"],
-) -> tuple[Finding, str]:
+) -> Finding:
     """Gives what an attack found under equal settings, or runs it and keeps that.
 
     Args:
@@ -210,9 +209,6 @@ def kept_findings(
         kind: Type of the findings.
         run: Runs it.
         results: What labels print of the findings; where one refutes a claim, none is kept.
-
-    Returns:
-        The findings, and when they were found, ISO 8601; empty where it was now.
     """
     from pydantic import TypeAdapter
 
@@ -227,19 +223,16 @@ def kept_findings(
     named = {each.__name__: each for each in (AuditResult, BatchGap, Overlap)}
     findings.rebuild(force=True, _types_namespace=named)
 
-    def read(place: Path) -> tuple[Finding, str] | None:
+    def read(place: Path) -> Finding | None:
         kept = JSON.read(place)
-        if kept["digest"] != digest:
-            return None
-        return findings.validate_python(kept["value"]), kept["found"]
+        return findings.validate_python(kept["value"]) if kept["digest"] == digest else None
 
     if (known := found(path, read)) is not None:
         return known
     made = run()
     if all(each.passed for each in results(made)):
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         value = findings.dump_python(made)
-        write_whole(path, JSON.write({"digest": digest, "found": now, "value": value}))
+        write_whole(path, JSON.write({"digest": digest, "value": value}))
     else:
         path.unlink(missing_ok=True)
-    return made, ""
+    return made

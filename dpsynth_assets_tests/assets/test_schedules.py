@@ -12,7 +12,6 @@ from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
 from dpsynth_assets.datasets.dataset_sections import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import signing_key
@@ -249,15 +248,3 @@ def test_the_demos_schedule_runs_as_often_as_its_rounds_and_then_says_why_not(fe
     assert "cohort 'feedback'" in data.skip_message
     assert "Rounds: 0 of 12 left" in data.skip_message
     assert "budget.rounds is 12" in data.skip_message
-
-
-def test_the_statement_says_how_many_rounds_are_left(feedback):
-    pay_for(feedback, "1")
-    key = dg.AssetKey(["feedback", "audit", "privacy_statement"])
-    made = dg.materialize(
-        [audit_definitions(feedback, plan_dataset(feedback)).get_assets_def(key)],
-        resources={"ledger": PrivacyLedger()},
-        selection=[key],
-    )
-    (event,) = made.asset_materializations_for_node(key.to_python_identifier())
-    assert event.metadata["dpsynth/rounds"].value == "11 of 12 left"

@@ -32,14 +32,13 @@ from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, Publi
 from dpsynth_assets.methods.work import LANGUAGE_MODEL
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.keys import AUDIT, cohort_asset, dataset_key, public_ins
-from dpsynth_assets.orchestration.metadata import FOUND_AT, check_result, check_specs, found_at
+from dpsynth_assets.orchestration.metadata import check_result, check_specs
 from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import Models
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.attack_record import (
     MedianAudits,
-    attacks_file,
     kept_findings,
     model_identity,
     save_attacks,
@@ -161,18 +160,16 @@ def _attack(
         settings = version_of(
             _attack_settings(plan, tested, manifest, models), *map(_version, public.values())
         )
-        found, since = kept_findings(
+        found = kept_findings(
             place,
             settings,
             kind,
             lambda: run(models.language_model(manifest), manifest, public, report),
             results,
         )
-        made = results(found)
-        save_attacks(made)
+        save_attacks(results(found))
         metadata, checked = told(found)
-        said = found_at([since] * len(made), 0) if since else found_at([], len(made))
-        return dg.MaterializeResult(metadata={**metadata, FOUND_AT: said}, check_results=checked)
+        return dg.MaterializeResult(metadata=metadata, check_results=checked)
 
     return attacking
 
@@ -276,7 +273,7 @@ def _median_audit(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefin
     def told(found: MedianAudits) -> tuple[dict[str, Any], list[dg.AssetCheckResult]]:
         exceeded = [result.name for result in found.results if not result.passed]
         check = _check(NEVER_EXCEEDED, exceeded, dg.AssetCheckSeverity.ERROR)
-        return median_metadata(found.gaps, found.results), [check]
+        return median_metadata(found.gaps), [check]
 
     said = "No contexts of one unit changed a token's log-probability by more than its γ."
     return _attack(
@@ -337,8 +334,6 @@ def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
     return {
         "dpsynth/reconstruction": dg.MetadataValue.md(markdown_table(header, lines)),
         "dpsynth/epsilon_proven": max((i.result.observed for i in found), default=0.0),
-        "dpsynth/tests": len(found),
-        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
     }
 
 
@@ -355,9 +350,7 @@ def _verdict(item: Reconstruction) -> str:
     return "passed" if item.has_power else "no power: this model copies no key"
 
 
-def median_metadata(
-    found: Mapping[str, Sequence["BatchGap"]], results: Sequence["AuditResult"]
-) -> dict[str, Any]:
+def median_metadata(found: Mapping[str, Sequence["BatchGap"]]) -> dict[str, Any]:
     """Bound of each batch and what neighbours attain of it, by folder of the method."""
     named = {
         f"{folder}, batch {batch.batch}" if len(found) > 1 else f"batch {batch.batch}": batch
@@ -380,6 +373,4 @@ def median_metadata(
         "dpsynth/median_audit": dg.MetadataValue.md(markdown_table(header, lines)),
         "dpsynth/share_attained": max(b.attained for b in named.values()),
         "dpsynth/largest_excess": max(b.excess for b in named.values()),
-        "dpsynth/passed": all(result.passed for result in results),
-        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
     }

@@ -24,11 +24,9 @@ from dpsynth_assets.orchestration.assets.keys import (
     dataset_key,
 )
 from dpsynth_assets.orchestration.metadata import (
-    FOUND_AT,
     account_metadata,
     check_result,
     compared,
-    found_at,
     short_digest,
 )
 from dpsynth_assets.orchestration.resources.private_section import public_section
@@ -36,8 +34,6 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
-from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.budgets import rounds_left, scheduled_methods
 from dpsynth_assets.report.cards import (
     LABEL_FILE,
     STATEMENT_FILE,
@@ -48,7 +44,7 @@ from dpsynth_assets.report.cards import (
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.report.pages import markdown_table, page_address
-from dpsynth_assets.tags import PUBLIC, RELEASED, ROUNDS
+from dpsynth_assets.tags import PUBLIC, RELEASED
 
 RECALL_SEED = 0
 
@@ -102,10 +98,6 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/audits": dg.MetadataValue.md(_audit_table(results)),
-                FOUND_AT: found_at([result.finished_at for result in kept.values()], len(made)),
-                "dpsynth/audits_passed": sum(result.passed for result in results),
-                "dpsynth/audits_failed": sum(not result.passed for result in results),
-                "dpsynth/path": dg.MetadataValue.path(str(home().audits)),
             }
         )
 
@@ -211,7 +203,6 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
                 **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
                 "dpsynth/privacy_label": dg.MetadataValue.json(label),
                 **account_metadata(book.spend(spec.account)),
-                **_rounds(spec, plan, book),
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
                 **({"dpsynth/ledger_head": short_digest(head)} if head else {}),
@@ -219,15 +210,6 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         )
 
     return privacy_statement
-
-
-def _rounds(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict[str, str]:
-    """Rounds that a schedule may still run, e.g. "9 of 12 left"; nothing without a schedule."""
-    if spec.schedule is None:
-        return {}
-    account, methods = ledger.account(spec.account), scheduled_methods(spec, plan)
-    left = rounds_left(account, plan, spec.budget.rounds, methods)
-    return {} if left is None else {ROUNDS: f"{left} of {spec.budget.rounds} left"}
 
 
 def recall_results(dataset: str) -> list[dict[str, Any]]:

@@ -53,14 +53,6 @@ def _of_parts(spec: PrivateDatasetSpec) -> tuple[int, ...]:
 
 def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     divided = f", in {spec.parts} parts by a keyed hash of the unit" if spec.parts > 1 else ""
-    metadata: dict[str, Any] = {
-        "dpsynth/privacy_unit": spec.unit.describe(),
-        "dpsynth/neighboring_relation": str(spec.neighboring_relation),
-        "dpsynth/source_version": spec.source.version,
-        "dpsynth/held_out_fraction": spec.held_out_fraction,
-        "dpsynth/set_aside": "counts: `dpsynth datasets check` on the steward's terminal",
-        **({"dpsynth/parts": spec.parts} if spec.parts > 1 else {}),
-    }
 
     @dg.asset(
         **_common(spec, "private_records", ("dpsynth_assets.sensitive.read_source.store_records",)),
@@ -80,7 +72,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 
         given = context.resources
         store_records(spec, given.sensitive_store, _workers(spec, given))
-        return dg.MaterializeResult(metadata=metadata)
+        return dg.MaterializeResult()
 
     return private_records
 
@@ -202,8 +194,4 @@ def _metadata(declared: SecretsSpec, recall: list[dict[str, Any]]) -> dict[str, 
     ]
     return {
         "dpsynth/secret_kinds": dg.MetadataValue.table([dg.TableRecord(row) for row in rows]),
-        "dpsynth/secret_adjacency": declared.adjacency,
-        "dpsynth/secret_incidence": "public" if declared.public_incidence else "private",
-        "dpsynth/planted": declared.planted,
-        "dpsynth/counts": "over declared caps: secrets_summary.json in the sensitive store",
     }

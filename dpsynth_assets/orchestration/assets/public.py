@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dagster as dg
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
@@ -101,19 +100,6 @@ def _shown_documents(documents: pl.DataFrame, **_: Any) -> dict[str, Any]:
     return {"dagster/row_count": documents.height, "dpsynth/preview": preview}
 
 
-def _shown_clusters(
-    centers: np.ndarray, *, public_embeddings: np.ndarray, **_: Any
-) -> dict[str, Any]:
-    from dpsynth_assets.clustering import nearest_center
-
-    sizes = np.bincount(nearest_center(public_embeddings, centers), minlength=len(centers))
-    return {
-        "clusters": len(centers),
-        "smallest_public_cluster": int(sizes.min()),
-        "largest_public_cluster": int(sizes.max()),
-    }
-
-
 def _shown_model(manifest: Mapping[str, Any], **_: Any) -> dict[str, Any]:
     """Where the model lies."""
     path = str(manifest["path"])
@@ -176,7 +162,7 @@ _FOR_ALL = {
         ("clusters",),
         "Centres of k-means over public embeddings, float32 (K, d), unit length (Amin et al. 2025, "
         "Section 4.1, public centers).",
-        _shown_clusters,
+        lambda centers, **_: {"clusters": len(centers)},
     ),
     "public_language_model": _Artifact(
         "Opening the language model",

@@ -33,7 +33,7 @@ from dpsynth_assets.metrics.evaluation import (
     PrivateReference,
 )
 from dpsynth_assets.metrics.metric import ScoredSide
-from dpsynth_assets.metrics.registry import compared, pictured
+from dpsynth_assets.metrics.registry import pictured
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
 from dpsynth_assets.orchestration.assets.keys import dataset_key
@@ -46,7 +46,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.store import last_charge
 from dpsynth_assets.report import plots
-from dpsynth_assets.report.pages import format_cell, page_address
+from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 
@@ -316,8 +316,6 @@ def _context(
 # Scores of the internal report as metadata of its asset.
 #
 # **Privacy** Internal, as the report: scores are computed from private records without noise.
-# Numbers of rows stand only where rows were released: of real rows they would count private
-# records.
 
 
 def score_metadata(
@@ -338,7 +336,6 @@ def score_metadata(
     """
     metadata: dict[str, Any] = {
         "dpsynth/report": dg.MetadataValue.url(page_address("reports", cohort, report.name)),
-        "dpsynth/scores": _score_table(table),
         "dpsynth/verdicts": dg.MetadataValue.md("\n\n".join(told)),
     }
     for name, picture in pictures.items():
@@ -349,18 +346,6 @@ def score_metadata(
             if row[metric] is not None:
                 metadata[f"dpsynth/{metric}/{slug}"] = float(row[metric])
     return metadata
-
-
-def _score_table(table: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    scores = [key for name, metric in compared().items() for key in (name, metric.gap)]
-    scores = [key for key in scores if any(row.get(key) is not None for row in table)]
-    shown = ["name", "guarantee", "epsilon", "rows", *scores]
-    records = [
-        dg.TableRecord({name: format_cell(name, row.get(name), row) for name in shown})
-        for row in table
-    ]
-    columns = [dg.TableColumn(column, "string") for column in shown]
-    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
 
 
 # Downstream models that were trained privately, without a corpus, scored beside the corpora.
