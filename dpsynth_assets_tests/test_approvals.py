@@ -1,7 +1,5 @@
 """`dpsynth key` and `dpsynth approve`, with a dataset file that asks for approvals."""
 
-import json
-
 import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
@@ -52,7 +50,7 @@ def asked(tmp_path, person):
 
 
 def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, person, asked):
-    keys, file = asked["approvers"], tmp_path / "declared" / "reviews.yaml"
+    file = tmp_path / "declared" / "reviews.yaml"
     unasked = {name: value for name, value in asked.items() if not name.startswith("approv")}
 
     def refusal(changes):
@@ -66,8 +64,8 @@ def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, perso
     assert "Expected a key among the approvers" in said("approve", "reviews", code=2).output
     for name in ("ben", "cem"):
         person(name)
-        told = json.loads(said("approve", "reviews", "--yes", "--json").stdout)
-    assert (told["approved_by"], told["counts"]) == (keys, ["2 of 2"])
+        told = said("approve", "reviews", "--yes").stdout
+    assert "It has 2 of 2 approvals" in told
     assert "got 1" in refusal(asked)
     person("ann")
     assert refusal(asked) is None

@@ -168,12 +168,12 @@ def test_a_dataset_on_a_base_that_nobody_declares_is_an_error(folder):
     assert run("check", file, beside).exit_code == 0
 
 
-def test_list_shows_what_each_dataset_promises(folder):
-    write(folder)
-    base, row = json.loads(run("list", "--json").stdout)
-    assert (base["name"], row["name"]) == ("demo", "reviews")
-    assert (row["epsilon"], row["delta"], row["privacy_unit"]) == (4.0, 1e-6, "one record")
-    assert "reviews" in run("list").output
+def test_a_cohort_may_be_named_in_place_of_its_file(folder, monkeypatch):
+    monkeypatch.setattr("dpsynth_assets.cli.cohorts.dataset_folders", lambda: [folder])
+    file = write(folder)
+    assert run("check", "reviews").output == run("check", file).output
+    told = [line for line in run("methods", "reviews").output.splitlines() if line[:3] == "## "]
+    assert [line.split("`")[1] for line in told] == [each["method"] for each in DECLARED["methods"]]
 
 
 LETTER = "I was at the shop on the day that it was closed, and it is not the first time for me."

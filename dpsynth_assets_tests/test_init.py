@@ -278,16 +278,14 @@ def test_control_characters_and_markup_in_a_column_name_are_shown_as_they_are(fo
     assert r"Columns [red]topic\x1b[2J\n\nUnit look like labels" in told
 
 
-def test_decisions_and_roles_as_json(folder, tmp_path):
-    result = init("complaints", "--from", written(tmp_path), "--json", "--unit", "record")
-    facts = json.loads(result.output)
-    assert facts["columns"]["message"] == "text"
-    assert facts["columns"]["score"] == "not read"
-    assert [decision["about"].split(":")[0] for decision in facts["decisions"]] == [
-        "Columns", "Unit", "Relation", "Public facts", "Public facts", "Public facts", "Budget",
-        "Public base", "Method",
-    ]  # fmt: skip
-    assert facts["method"]["name"] == in_force(folder)["methods"][-1]["method"]
+def test_a_label_without_a_record_and_records_of_another_dataset_are_pointed_out(folder, tmp_path):
+    labels = "--public-labels", "topic=billing,delivry"
+    first = init("complaints", "--from", written(tmp_path), *labels)
+    assert "No record has delivry:" in first.output
+    second = init("again", "--from", written(tmp_path))
+    assert "complaints reads them too: write shares_records_with" in second.output
+    assert "No record has" not in second.output
+    assert "reads them too" not in first.output
 
 
 def test_a_large_delta_is_pointed_out(folder, tmp_path):
@@ -305,7 +303,7 @@ REFUSED = {
     "epsilon": (None, ["--epsilon", "-1"], "budget.epsilon: expected greater than 0, got -1"),
     "delta": (None, ["--delta", "1"], "budget.delta: expected less than 0.001, got 1"),
     "records": (None, ["--records", "10000000"], "delta"),
-    "base": (None, ["--public-data", "x"], "expected a declared public base, got 'x'"),
+    "base": (None, ["--public-data", "x"], "a declared public base (english, demo), got 'x'"),
     "two bases": (None, ["--domain", "Letters", "--public-data", "demo"], "complaints_public"),
     "no header": (complaints().write_csv(include_header=False), [], "Add a header line"),
     "no sentences": ("a,b\n" + "x,y\n" * 50, [], "--text"),

@@ -25,7 +25,6 @@ from dpsynth_assets.report.cards import (
 from dpsynth_assets.report.label import SCHEMA, cohort_label, corpus_label
 from dpsynth_assets.report.label_texts import texts
 from dpsynth_assets.report.pages import format_cell
-from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 TOKENS = BoundedRangeEvent(eta=0.0944, count=200)  # ε = 3.32327997… at δ = 1e-6 under zcdp
@@ -96,14 +95,6 @@ def test_commands_and_pages_show_no_number_below_the_ledger(ledger, tmp_path):
 def test_the_report_shows_bounds_rounded_up(value, shown):
     assert format_cell("epsilon", value) == shown
     assert format_cell("delta", 7.103e-2) == "0.0711"
-
-
-def test_prices_on_the_command_line_are_rounded_up():
-    events = json.dumps([{"type": "bounded_range", "eta": 0.1875, "count": 37}])
-    arguments = ["account", "compose", "-", "--delta=1e-6"]
-    exact = json.loads(dpsynth(*arguments, "--json", input=events).stdout)
-    printed = dpsynth(*arguments, input=events).stdout
-    assert after(printed, "ε = ")[0] >= Decimal(repr(exact["epsilon"]))
 
 
 def test_a_cohort_states_what_is_guaranteed_and_what_was_spent(ledger):

@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from dpsynth_assets.advice.advice import Advice, Offer, advise as weighed
-from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
+from dpsynth_assets.cli.cohorts import CohortIfAny, find_cohort
 from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.fields import problems_of
@@ -27,7 +27,7 @@ BESIDE = 2
 
 
 def advise(
-    cohort: Annotated[str | None, typer.Argument(autocompletion=cohort_names)] = None,
+    cohort: CohortIfAny = None,
     rows: Annotated[int | None, typer.Option(min=1)] = None,
     records: Annotated[int | None, typer.Option(min=1)] = None,
     epsilon: float = 4.0,

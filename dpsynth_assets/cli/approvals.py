@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.terminal import AsJson, answer, complain, printable, say, show_table
+from dpsynth_assets.cli.terminal import complain, printable, say, show_table
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.paths import actor, home, signing_key
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
@@ -22,24 +22,19 @@ from dpsynth_assets.privacy.ledger.schema import APPROVAL, asked_for
 _NAMES = {"relation": "neighbouring relation", "unit": "privacy unit"}
 
 
-def key(as_json: AsJson = False) -> None:
+def key() -> None:
     """Print the public key of this installation; make a key, for its owner alone, if there is none.
 
     It signs what this installation writes to the ledger: charges, approvals, recoveries, purges.
-
-    Args:
-        as_json: Print JSON.
     """
     home()
     place = signing_key()
-    made = make_key(place)
-    public = read_key(place).name
-    answer({"public_key": public, "file": str(place), "made": made}, as_json, lambda: say(public))
+    make_key(place)
+    say(read_key(place).name)
 
 
 def approve(
     cohort: CohortName,
-    as_json: AsJson = False,
     yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> None:
     """Approve a cohort's plan with the key of this installation.
@@ -50,7 +45,6 @@ def approve(
 
     Args:
         cohort: Name of a declared private dataset.
-        as_json: Print JSON.
         yes: Approve without asking; scripts need it.
     """
     from dpsynth_assets.methods.planning import plan_dataset
@@ -68,12 +62,10 @@ def approve(
     held, approved = ledger.approvals(spec.dataset), str(entry.plan_digest)
     rules = {asked_for(rule): rule for rule in held.rules(plan.budget)}
     counts = [f"{held.count(approved, rule)} of {rule.needed}" for rule in rules.values()]
-    facts = {"plan": approved, "entry": entry.seq, "approved_by": held.given[approved]}
-    told = (
+    say(
         f"Entry {entry.seq}: {entry.actor} approves plan {approved[:12]} of {spec.account}. It has "
         f"{' and '.join(counts)} approvals; one by the payer does not count."
     )
-    answer({**facts, "counts": counts}, as_json, lambda: say(told))
 
 
 def _show(spec: Any, plan: Any, ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from dpsynth_assets.attacks.audits import latest_results, run_audits, save_results
 from dpsynth_assets.attacks.audits.audit import Audit, AuditResult
 from dpsynth_assets.attacks.logit_moves import NAME, PassShape
-from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, public_base
+from dpsynth_assets.cli.cohorts import CohortIfAny, find_cohort, public_base
 from dpsynth_assets.cli.ledger import open_ledger
 from dpsynth_assets.cli.terminal import (
     AsJson,
@@ -186,9 +186,7 @@ def _print_uses(uses: list[dict[str, str]]) -> None:
 
 @app.command()
 def run(
-    cohort: Annotated[
-        str | None, typer.Argument(metavar="[COHORT]", autocompletion=cohort_names)
-    ] = None,
+    cohort: CohortIfAny = None,
     only: Annotated[list[str] | None, typer.Option("--only")] = None,
     with_planted_bugs: bool = False,
     as_json: AsJson = False,
@@ -234,30 +232,20 @@ def show(as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-def list_audits(as_json: AsJson = False) -> None:
-    """List the audits, and the bugs that each audit notices.
-
-    Args:
-        as_json: Print JSON.
-    """
+def list_audits() -> None:
+    """List the audits, and the bugs that each audit notices."""
     columns = {
         "audit": lambda each: each.name,
         "claim": lambda each: each.claim,
         "kind": lambda each: str(each.kind),
         "bugs that it notices": lambda each: ", ".join(each.planted),
     }
-    facts = [_facts(audit) for audit in AUDITS]
-    answer(facts, as_json, lambda: show_table(AUDITS, columns, width=120))
+    show_table(AUDITS, columns, width=120)
 
 
 def _chosen(names: Sequence[str] | None) -> tuple[Audit, ...]:
     with refusals(ValueError):
         return tuple(find_audit(name) for name in names) if names else AUDITS
-
-
-def _facts(audit: Audit) -> dict[str, object]:
-    names = ("name", "mechanism", "events", "claim", "measure", "kind", "false_alarm")
-    return {name: getattr(audit, name) for name in names} | {"planted": list(audit.planted)}
 
 
 def _show(results: Sequence[AuditResult], as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli.terminal import AsJson, Report, progress_lines, say, show_json
+from dpsynth_assets.cli.terminal import Report, progress_lines, say
 
 app = typer.Typer(no_args_is_help=True, help="Run methods side by side on public corpora.")
 
@@ -63,13 +63,12 @@ def run(
 
 
 @app.command()
-def report(name: str, output: Path | None = None, as_json: AsJson = False) -> None:
+def report(name: str, output: Path | None = None) -> None:
     """Compare the finished cells on one page, without making further cells.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
         output: Folder to write leaderboard.md, .html and .json to.
-        as_json: Print JSON.
     """
     from dpsynth_assets.benchmark.leaderboard_page import (
         LeaderboardPage,
@@ -81,11 +80,7 @@ def report(name: str, output: Path | None = None, as_json: AsJson = False) -> No
     spec = _spec(name)
     page = LeaderboardPage(standing_leaderboard(spec))
     files = write_leaderboard(page, output or benchmark_folder(spec.name))
-    if as_json:
-        show_json(page.board.to_json())
-    else:
-        typer.echo(page.to_text())
-    typer.echo(f"Page: {files['html']}", err=as_json)
+    typer.echo(f"{page.to_text()}\nPage: {files['html']}")
 
 
 @app.command()

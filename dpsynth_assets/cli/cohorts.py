@@ -6,7 +6,6 @@
 import difflib
 import os
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.report.budgets import Budgets
 
 MOST_ROWS = 12
-"""Cohorts that the overview shows, those of the latest results first: it is to fit a screen."""
+"""Cohorts that the overview shows: it is to fit a screen."""
 
 
 def cohort_names(incomplete: str) -> list[str]:
@@ -48,6 +47,8 @@ CohortName = Annotated[
     str, typer.Argument(help="Name of a declared private dataset.", autocompletion=cohort_names)
 ]
 """The argument of commands that work on one cohort."""
+CohortIfAny = Annotated[str | None, typer.Argument(autocompletion=cohort_names)]
+"""The same of commands that may work on all, or on none."""
 
 
 def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
@@ -195,20 +196,18 @@ def _print_budgets(told: "Budgets") -> None:
 def overview() -> None:
     """Prints where this installation is, its cohorts with their budgets, and the next commands.
 
-    Reads declarations, the ledger and the dates of files; creates nothing.
+    Reads declarations, the ledger and names of files; creates nothing.
     """
     from dpsynth_assets.cli.ledger import ledger_if_any
 
     found = standing(dataset_folders())
     ledger = ledger_if_any()
-    rows = [_row(spec, ledger) for spec, _ in found.cohorts.values()]
-    rows.sort(key=lambda row: (-row["written"], row["cohort"]))
+    rows = [_row(found.cohorts[name][0], ledger) for name in sorted(found.cohorts)]
     say(*(f"{name:>8}: {value}" for name, value in _places()))
     if rows:
-        columns = {name: itemgetter(name) for name in rows[0] if name != "written"}
-        show_table(rows[:MOST_ROWS], columns)
+        show_table(rows[:MOST_ROWS], {name: itemgetter(name) for name in rows[0]})
     if len(rows) > MOST_ROWS:
-        say(f"{len(rows) - MOST_ROWS} more: see `dpsynth datasets list`.")
+        say(f"{len(rows) - MOST_ROWS} more: see `dpsynth budgets`.")
     if found.refused:
         files = len(found.refused)
         say(f"{files} unusable dataset file(s): `dpsynth datasets check` says why.", style="red")
@@ -228,11 +227,9 @@ def _places() -> Iterator[tuple[str, str]]:
 
 
 def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
-    """What one cohort has spent and made, by column, and when a run last wrote a result."""
+    """What one cohort has spent and made, by column."""
     stores, budget = Home(home_root()), spec.budget.epsilon  # Looking creates nothing.
-    corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
-    results = [*(stores.reports / spec.name).glob("*.*"), *corpora]
-    written = max((path.stat().st_mtime for path in results), default=0.0)
+    corpora = [*(stores.released / spec.name).glob("*/data")]
     spend = None
     if ledger is not None:  # Before a first charge nothing heavy is imported.
         from dpsynth_assets.methods.dataset_plan import declared_spend
@@ -241,14 +238,11 @@ def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
     left = None if spend is None else spend.remaining_epsilon
     charged = spend is not None and spend.dataset
     following = "report" if corpora else "run" if charged else "plan"
-    made = f"{datetime.fromtimestamp(written, UTC):%Y-%m-%d %H:%M} UTC"
     return {
-        "written": written,
         "cohort": spec.name,
         "ε spent": epsilon_up(0.0 if spend is None else spend.epsilon),
         "ε left": epsilon_down(budget if left is None else left),
         "of": declared(budget),
         "corpora": str(len(corpora)),
-        "last result": made if written else "—",
         "next": f"dpsynth {following} {spec.name}",
     }

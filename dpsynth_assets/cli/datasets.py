@@ -1,11 +1,9 @@
-"""`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
+"""`dpsynth datasets`: check dataset files before anything is spent; list what they may declare."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -15,12 +13,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
+from dpsynth_assets.cli.cohorts import CohortIfAny, find_cohort, find_file
+from dpsynth_assets.cli.terminal import AsJson, answer, say
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
     PublicDataSpec,
-    Standing,
     cohorts_of,
     dataset_folders,
     parse_dataset_file,
@@ -32,32 +30,33 @@ from dpsynth_assets.datasets.fields import described, models_in
 from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
 from dpsynth_assets.orchestration.components.refused import planning_problems
-from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod
 
-app = typer.Typer(no_args_is_help=True, help="Check and list dataset files.")
+app = typer.Typer(
+    no_args_is_help=True, help="Check dataset files; list cohorts, fields and methods."
+)
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @app.command()
 def check(
-    files: Annotated[list[Path] | None, typer.Argument()] = None, as_json: AsJson = False
+    files: Annotated[list[str] | None, typer.Argument()] = None, as_json: AsJson = False
 ) -> None:
     """Check dataset files and their records; exit code 2 if one cannot be used.
 
     Shows the steward how many records are set aside and in which rows, never their content.
 
     Args:
-        files: Dataset files; default: all in defs and in DPSYNTH_DATASETS.
+        files: Dataset files, or names of cohorts; default: all in defs and in DPSYNTH_DATASETS.
         as_json: Print JSON.
     """
     from dpsynth_assets.records import check_dataset_file
 
-    paths = files or _declared_files()
+    paths = list(map(_file_of, files or ())) or _declared_files()
     checked = [check_dataset_file(path, method_problems, base_problems) for path in paths]
     problems = [problem for each in checked for problem in each.problems] + _across(paths)
     told = {
@@ -83,16 +82,6 @@ def check(
     answer(told, as_json, show, 2 if counts["error"] else 0)
 
 
-@app.command("list")
-def list_datasets(as_json: AsJson = False) -> None:
-    """List the declared datasets and public bases; exit code 2 if a file cannot be used."""
-    declared = standing(dataset_folders())
-    rows = [_summary(file.spec, file.path) for file in declared.usable]
-    columns = {title: partial(_cell, name) for name, title in _SUMMARY.items()}
-    answer(rows, as_json, lambda: show_table(rows, columns))
-    _tell_refused(declared)
-
-
 @app.command()
 def cohorts(as_json: AsJson = False) -> None:
     """Register complete files and time windows as cohorts, and list the cohorts.
@@ -113,15 +102,17 @@ def cohorts(as_json: AsJson = False) -> None:
                 known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
     lines = [f"{each}: {', '.join(names) or 'none is complete'}" for each, names in known.items()]
     answer(known, as_json, lambda: say(*(lines or ["No dataset file declares cohorts."])))
-    _tell_refused(declared)
-
-
-def _tell_refused(declared: Standing) -> None:
-    """Prints why files cannot be used, on stderr; the others were dealt with before."""
-    for problem in declared.problems:
+    for problem in declared.problems:  # The others were dealt with.
         typer.echo(str(problem), err=True)
     if declared.refused:
         raise typer.Exit(2)
+
+
+def _file_of(name: str) -> Path:
+    """A file by its path, or the one that declares a cohort."""
+    path = Path(name)
+    is_path = path.suffix or len(path.parts) > 1 or path.is_file()
+    return path if is_path else find_file(name)
 
 
 def _declared_files() -> list[Path]:
@@ -146,36 +137,6 @@ def print_problems(problems: Sequence[Problem], console: Console) -> None:
         say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
-_SUMMARY = {
-    "name": "Name", "kind": "Kind", "epsilon": "ε", "delta": "δ",
-    "neighboring_relation": "Relation", "privacy_unit": "Unit",
-    "methods": "Methods", "file": "File",
-}  # fmt: skip
-"""Field of a declared dataset -> title of its column."""
-
-
-def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(_SUMMARY)
-    row |= {"name": spec.name, "kind": "public", "methods": [], "file": str(path)}
-    if isinstance(spec, PrivateDatasetSpec):
-        row |= {
-            "kind": "private",
-            "epsilon": spec.budget.epsilon,
-            "delta": spec.budget.delta,
-            "neighboring_relation": str(spec.neighboring_relation),
-            "privacy_unit": spec.unit.describe(),
-            "methods": [method.key for method in spec.methods],
-        }
-    return row
-
-
-def _cell(name: str, row: dict[str, Any]) -> str:
-    value = row[name]
-    if isinstance(value, list):
-        return ", ".join(value)
-    return "" if value is None else declared(value) if isinstance(value, float) else str(value)
-
-
 @app.command()
 def fields() -> None:
     """Print a description of every field of a dataset file, as Markdown."""
@@ -183,11 +144,16 @@ def fields() -> None:
 
 
 @app.command()
-def methods() -> None:
-    """Print the methods and all their settings, as Markdown."""
+def methods(cohort: CohortIfAny = None) -> None:
+    """Print the methods and all their settings, as Markdown.
+
+    Args:
+        cohort: Print the methods of this cohort only; default: all.
+    """
     from dpsynth_assets.methods.registry import REGISTRY
 
-    for method in REGISTRY.values():
+    named = REGISTRY if cohort is None else [each.method for each in find_cohort(cohort).methods]
+    for method in (REGISTRY[name] for name in dict.fromkeys(named)):
         typer.echo(f"## `{method.name}`: {method.title}\n\n{method.paper}\n")
         typer.echo("\n".join(_tables(method.config_type, "", {})))
 
@@ -355,10 +321,6 @@ def _tokens(base: PublicDataSpec, sample: pl.Series) -> pl.Series | None:
     return pl.Series([len(each.ids) for each in encoded])
 
 
-_REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
-"""The three parts of a plan's refusal; the last one may be missing."""
-
-
 def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Asks methods about their names, settings, inputs and plans; the caller names the file."""
     words = prompt_problems(spec, declared_base(spec.public_data))
@@ -393,10 +355,7 @@ def _placed(problem: Problem, index: int) -> Problem:
 
 def _refused(planned: "PlannedMethod", index: int) -> Problem:
     """A method that will not run as declared; the others of the file will."""
-    refusal = str(planned.plan.refusal)
-    parts = _REFUSAL.fullmatch(refusal)
-    if parts is None:
-        told = "a method that can run", f"a refusal of {planned.folder}", refusal
-    else:
-        told = parts[1], parts[2], parts[3] or "Change the setting or the facts that it names."
-    return Problem(f"methods.{index}", *told, "warning")
+    expected, _, rest = str(planned.plan.refusal).removeprefix("Expected ").partition(", got ")
+    got, _, remedy = rest.partition(". ")
+    remedy = remedy or "Change the setting or the facts that it names."
+    return Problem(f"methods.{index}", expected, got.rstrip(".") or "another", remedy, "warning")

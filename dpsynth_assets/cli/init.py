@@ -20,12 +20,13 @@ from pydantic import ValidationError
 from dpsynth_assets.cli.advise import proposed_methods
 from dpsynth_assets.cli.column_profiles import Columns, profile_columns
 from dpsynth_assets.cli.init_decisions import Draft, label_words, named_part, recognised_source
-from dpsynth_assets.cli.terminal import AsJson, answer, refuse
+from dpsynth_assets.cli.terminal import refuse
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
     dataset_template,
     parse_dataset_file,
+    standing,
 )
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedMethods, base_name
@@ -60,7 +61,6 @@ def init(  # noqa: PLR0913 - options are arguments
     public_data: str = "",
     folder: Annotated[Path | None, typer.Option("--to")] = None,
     force: bool = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write a dataset file for your own data, and list the decisions that you must make.
 
@@ -91,7 +91,6 @@ def init(  # noqa: PLR0913 - options are arguments
         public_data: Public base to build on; default: english.
         folder: Folder to write to; default: the first folder of DPSYNTH_DATASETS.
         force: Replace an existing file.
-        as_json: Print JSON.
     """
     if domain and public_data:
         refuse(
@@ -100,8 +99,8 @@ def init(  # noqa: PLR0913 - options are arguments
         )
     if public_data and declared_base(public_data) is None:
         refuse(
-            f"--public-data: expected a declared public base, got {public_data!r}. `dpsynth "
-            f"datasets list` names them; leave it out for {ENGLISH}."
+            f"--public-data: expected a declared public base ({_bases()}), got {public_data!r}. "
+            f"Leave it out for {ENGLISH}."
         )
     target = _target(name, folder, force=force)
     with _refused_source():
@@ -120,7 +119,7 @@ def init(  # noqa: PLR0913 - options are arguments
         unit=None if unit == "record" else unit or _unit(profiles),
         max_records=max_records,
         labels=confirmed,
-        label_words=label_words(confirmed, words_of or [], asks=not as_json),
+        label_words=label_words(confirmed, words_of or []),
         unconfirmed=_to_confirm(profiles, labels),
         epsilon=epsilon,
         delta=delta,
@@ -132,7 +131,12 @@ def init(  # noqa: PLR0913 - options are arguments
     choices = replace(choices, method=_proposed(name, choices, minutes))
     draft = Draft(name, target, choices, profiles)
     _write(draft, dataset_template(name, choices))
-    answer(draft.facts(), as_json, draft.show)
+    draft.show()
+
+
+def _bases() -> str:
+    specs = (file.spec for file in standing(dataset_folders()).usable)
+    return ", ".join(spec.name for spec in specs if isinstance(spec, PublicDataSpec))
 
 
 @contextmanager

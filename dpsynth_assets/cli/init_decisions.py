@@ -7,9 +7,7 @@ CSV file is written is read off its header alone, so that it may stand in one.
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -22,9 +20,10 @@ from dpsynth_assets.cli.column_profiles import (
     kept_share,
 )
 from dpsynth_assets.cli.terminal import printable, say, show_table
-from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, SourceSpec, dataset_folders, standing
 from dpsynth_assets.datasets.dataset_sections import UTF_8
 from dpsynth_assets.datasets.prompting import looks_like_code
+from dpsynth_assets.datasets.standing import source_places
 from dpsynth_assets.datasets.template import Choices, filled, label_line
 from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.records.columns import SourceError
@@ -50,7 +49,7 @@ class Draft:
     choices: Choices
     columns: Columns
 
-    @cached_property
+    @property
     def decisions(self) -> list[tuple[str, str]]:
         """What only the steward can decide: what the file says now, and what to change."""
         choices, suggested = self.choices, self._suggested
@@ -61,6 +60,8 @@ class Draft:
             "unconfirmed": choices.unconfirmed,
             "suggested": suggested,
             "codes": codes_of(choices.labels, choices.label_words),
+            "absent": self._absent,
+            "sharing": self._sharing,
         }
         text = filled(
             "decisions.txt.template",
@@ -76,18 +77,6 @@ class Draft:
         )
         blocks = (block.partition("\n") for block in text.strip().split("\n\n"))
         return [(about, " ".join(now.split())) for about, _, now in blocks]
-
-    def facts(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        last = self.choices.method.chosen.methods[-1]
-        settings, why = dict(last["settings"]), self.choices.method.why
-        return {
-            "name": self.name,
-            "file": str(self.path),
-            "columns": {name: self._role(each) for name, each in self.columns.items()},
-            "method": {"name": last["method"], "settings": settings, "why": why},
-            "decisions": [{"about": about, "now": now} for about, now in self.decisions],
-        }
 
     def show(self) -> None:
         """Prints the columns, the decisions, and what comes next."""
@@ -122,6 +111,29 @@ class Draft:
         """Share of the records that some bounds on a unit keep."""
         kept = {bound: kept_share(self._source, unit, bound) for bound in (1, 5, 20)}
         return ", ".join(f"{bound}: {share:.0%}" for bound, share in kept.items())
+
+    @property
+    def _absent(self) -> list[str]:
+        """Public values that no record has, of columns with few values."""
+        held = {name: self.columns[name].values for name in self.choices.labels}
+        return [
+            value
+            for name, values in self.choices.labels.items()
+            for value in values
+            if held[name] and value not in held[name]
+        ]
+
+    @property
+    def _sharing(self) -> list[str]:
+        """Other declared datasets that read these records."""
+        mine = source_places(str(self.choices.path))
+        return [
+            file.spec.name
+            for file in standing(dataset_folders()).usable
+            if isinstance(file.spec, PrivateDatasetSpec)
+            and file.spec.name != self.name
+            and mine & source_places(file.spec.source.path)
+        ]
 
     @property
     def _repeated(self) -> list[str]:
@@ -221,13 +233,12 @@ Labels = Mapping[str, Sequence[str]]
 """Label column -> its public values."""
 
 
-def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str, str]:
+def label_words(labels: Labels, given: Sequence[str]) -> dict[str, str]:
     """Says how prompts write label values, where that is not the value itself.
 
     Args:
         labels: Public values.
-        given: `VALUE=WORDS` each.
-        asks: Whether somebody at a terminal is asked for the words of codes.
+        given: `VALUE=WORDS` each; somebody at a terminal is asked for the words of other codes.
 
     Raises:
         BadParameter: A value is none of the labels, or has no words.
@@ -241,7 +252,7 @@ def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str
                 f"Expected --label-words VALUE=WORDS with a value of --public-labels, got {text!r}."
             )
         found[value] = words
-    if asks and sys.stdin.isatty():
+    if sys.stdin.isatty():
         for code in codes_of(labels, found):
             words = typer.prompt(f"{code!r} in words (Enter keeps it)", default=code).strip()
             found |= {} if words in ("", code) else {code: words}

@@ -1,14 +1,15 @@
-"""`dpsynth ledger`: show what was spent, verify that it was not edited, export it, recover it."""
+"""`dpsynth ledger`: show what was spent, verify that it was not edited, recover it."""
 
 import re
 from dataclasses import asdict
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from dpsynth_assets.cli.cohorts import CohortIfAny
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.paths import Home, actor, home, home_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
@@ -24,12 +25,12 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.chain import is_linked
-from dpsynth_assets.privacy.ledger.export import History, history, to_csv, to_json
+from dpsynth_assets.privacy.ledger.export import History, history
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 from dpsynth_assets.privacy.ledger.schema import RECOVERY, short_actor
 from dpsynth_assets.releases.store import unknown_releases
 
-app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
+app = typer.Typer(no_args_is_help=True, help="Show, verify and recover the privacy ledger.")
 
 
 def open_ledger() -> Ledger:
@@ -60,14 +61,14 @@ def ledger_if_any() -> Ledger | None:
 
 @app.command()
 def show(
-    cohort: str | None = None,
+    cohort: CohortIfAny = None,
     last: Annotated[int, typer.Option(min=1)] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show the last charges and what every cohort has spent.
 
     Args:
-        cohort: Show this cohort only.
+        cohort: Show this cohort only; default: all.
         last: How many charges to list.
         as_json: Print JSON.
     """
@@ -126,25 +127,6 @@ def head(
         raise PrivacyError(f"--entries: expected at most {len(found)}, got {entries}.")
     seen = tree_head(found[:entries])
     answer(asdict(seen), as_json, lambda: say(f"{seen.root} over {seen.entries} entries"))
-
-
-@app.command()
-def export(
-    file_format: Annotated[Literal["csv", "json"], typer.Option("--format")] = "csv",
-    output: Path | None = None,
-) -> None:
-    """Write every column of every entry as CSV or JSON.
-
-    Args:
-        file_format: How entries are written.
-        output: File to write; default: stdout.
-    """
-    entries = open_ledger().entries()
-    text = to_csv(entries) if file_format == "csv" else to_json(entries)
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text, encoding="utf-8")
 
 
 def _facts(told: History) -> dict[str, object]:

@@ -63,11 +63,10 @@ ENTRIES: dict[str, Entry] = {
     "leak-scan": Entry("purge:leak_scan", "Search written files for planted canaries."),
     "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
     "doctor": Entry("doctor:doctor", "Show versions, kernels and problems for a bug report."),
-    "datasets": Entry("datasets:app", "Check and list dataset files."),
-    "account": Entry("account:app", "Compute the ε of accounting events, without data."),
+    "datasets": Entry("datasets:app", "Check dataset files; list cohorts, fields and methods."),
     "audit": Entry("audit:app", "Audit a cohort; test mechanisms against claims."),
     "budgets": Entry("cohorts:budgets", "Show the ε spent, the ε left and rounds left."),
-    "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
+    "ledger": Entry("ledger:app", "Show, verify and recover the privacy ledger."),
 }
 """Name of each command -> where it is; in the order of the help."""
 

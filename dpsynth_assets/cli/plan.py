@@ -45,23 +45,10 @@ def plan(
     facts = _facts(planned, spec.budget.rounds) | _promises(spec, planned)
     facts |= _with_minutes(spec, planned, facts["releases"])
     facts["memory"] = _memory(spec, planned)
-    facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
-    facts["advice"] = _advice(spec)
+    others = price_undeclared(spec, planned) if everything else ()
+    facts["undeclared"] = [_row(entry) for entry in others]
     refused = facts["refusals"] or any(row["refusal"] for row in facts["releases"])
-    answer(facts, as_json, lambda: _print(facts, everything=everything), code=2 if refused else 0)
-
-
-def _advice(spec: Any) -> dict[str, str]:
-    """Methods that fit -> the share of the gap that the leaderboard lets expect, best first."""
-    from dpsynth_assets.advice.advice import advise
-    from dpsynth_assets.datasets.standing import declared_base
-
-    offers = advise(spec, declared_base(spec.public_data)).offers
-    return {
-        offer.title: offer.expectation.share_in_words()
-        for offer in offers
-        if offer.expectation is not None
-    }
+    answer(facts, as_json, lambda: _print(facts), code=2 if refused else 0)
 
 
 def _with_minutes(spec: Any, planned: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -171,7 +158,7 @@ def _noise(entry: Any) -> str:
         scale = f"{rounded_down(noise.scale, '.3g')} records"
         if entry.target_epsilon is None:
             return f"discrete Gaussian of standard deviation {scale}"
-        return f"two histograms, {noise.noise} scale {scale}"
+        return f"two histograms, discrete {noise.noise.capitalize()} of scale {scale}"
     if "eta" not in parameters:
         return str(parameters.get("noise", ""))
     eta = f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')}"
@@ -184,7 +171,7 @@ def _noise(entry: Any) -> str:
     )
 
 
-def _print(facts: dict[str, Any], *, everything: bool) -> None:
+def _print(facts: dict[str, Any]) -> None:
     from dpsynth_assets.advice.minutes import whole_in_words
 
     title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
@@ -203,23 +190,15 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         ),
     )
     say(*(_in_memory(folder, taken) for folder, taken in facts["memory"].items()))
-    if facts["advice"]:
-        told = ", ".join(f"{name} {share}" for name, share in facts["advice"].items())
-        say(
-            f"Expected share of the gap, from results on public corpora: {told}. dpsynth advise "
-            f"{facts['cohort']} says more."
-        )
     say(*facts["warnings"], style="yellow")
     say(*facts["refusals"], style="red")
-    if everything and facts["undeclared"]:
+    if facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"
         _print_releases(title, facts["undeclared"], with_share=False)
-    elif facts["undeclared"]:  # What they would cost is for those who ask.
-        able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
-        refused = len(facts["undeclared"]) - len(able)
+    else:  # What they would cost is for those who ask.
         say(
-            f"Methods not in the file: {', '.join(able) or 'none that could run'}; {refused} "
-            f"refused. dpsynth plan {facts['cohort']} --all shows their cost."
+            f"Other methods: dpsynth plan {facts['cohort']} --all shows their cost, dpsynth advise "
+            f"{facts['cohort']} what to expect of each."
         )
 
 

@@ -3,15 +3,14 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_assets.cli.cohorts import close_name
+from dpsynth_assets.cli.cohorts import CohortIfAny, close_name
 from dpsynth_assets.cli.ledger import open_ledger
-from dpsynth_assets.cli.terminal import AsJson, answer, complain, say
+from dpsynth_assets.cli.terminal import complain, say
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.errors import PrivacyError
 
@@ -23,12 +22,11 @@ _SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
 
 
 def purge(
-    cohort: Annotated[str | None, typer.Argument()] = None,
+    cohort: CohortIfAny = None,
     older_than: str = "0m",
     unfinished: bool = False,
     contributions: bool = False,
     dry_run: bool = False,
-    as_json: AsJson = False,
 ) -> None:
     """Remove records, embeddings, internal tables and old checkpoints from the sensitive store.
 
@@ -41,7 +39,6 @@ def purge(
             releases are charged again.
         contributions: Also remove the table that says which releases used which record.
         dry_run: Only list what would be removed.
-        as_json: Print JSON.
     """
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
     from dpsynth_assets.sensitive.purging import PurgeRule, purge as found, recorded_purge
@@ -60,8 +57,7 @@ def purge(
     )
     removed = [str(path) for path in chosen]
     verb = "would be removed" if dry_run else "removed"
-    told = *removed, f"{len(removed)} {verb}. To continue, materialise private_records again."
-    answer({"dry_run": dry_run, "removed": removed}, as_json, lambda: say(*told))
+    say(*removed, f"{len(removed)} {verb}. To continue, materialise private_records again.")
 
 
 def _require_known(cohort: str) -> None:
@@ -112,14 +108,12 @@ def waiting() -> Callable[[str], bool]:
 def leak_scan(
     canaries: Annotated[Path, typer.Option()],
     folders: Annotated[list[Path] | None, typer.Argument()] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Search every byte outside the sensitive store for canaries; exit code 1 if one is found.
 
     Args:
         canaries: File with one canary per line, each of at least eight bytes.
         folders: Where to search; default: DPSYNTH_HOME and DAGSTER_HOME.
-        as_json: Print JSON.
     """
     from dpsynth_assets.attacks.leak_scan import scan_folders
 
@@ -132,8 +126,9 @@ def leak_scan(
             "of this machine.",
             err=True,
         )
-    facts = {"clean": report.clean, **asdict(report)}
-    answer(facts, as_json, lambda: _print(report), code=0 if report.clean else 1)
+    _print(report)
+    if not report.clean:
+        raise typer.Exit(1)
 
 
 def _written() -> list[Path]:

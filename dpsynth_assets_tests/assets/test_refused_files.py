@@ -110,9 +110,8 @@ def test_plan_and_run_say_the_same_line_and_charge_nothing(folder, command, name
     assert not (folder.parent / "home" / "ledger").exists()
 
 
-def test_lists_show_what_can_be_used_and_say_what_cannot(folder):
-    result = dpsynth("datasets", "list", code=2)
-    assert "sound" in result.output
+def test_cohorts_are_listed_beside_what_cannot_be_used(folder):
+    result = dpsynth("datasets", "cohorts", code=2)
     for name, (_, line) in BROKEN.items():
         assert name == "unmethodical" or line in result.output
 

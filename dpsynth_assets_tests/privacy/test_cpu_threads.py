@@ -207,7 +207,7 @@ def test_an_unusable_number_of_threads_is_refused_in_one_line(monkeypatch, decla
     monkeypatch.setenv("OMP_NUM_THREADS", declared)
     with pytest.raises(ValueError, match="Expected OMP_NUM_THREADS to be a whole number of at lea"):
         check_declared_threads()
-    told = dpsynth("datasets", "list", code=2)
+    told = dpsynth("datasets", "cohorts", code=2)
     assert declared in told.stderr
     assert len(told.stderr.strip().splitlines()) == 1
 

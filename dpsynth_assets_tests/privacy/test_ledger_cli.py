@@ -1,7 +1,5 @@
-"""Laws of `dpsynth ledger`: it shows, verifies and exports, and never creates or repairs."""
+"""Laws of `dpsynth ledger`: it shows and verifies, and never creates or repairs."""
 
-import csv
-import io
 import json
 
 import pytest
@@ -49,7 +47,7 @@ def test_show_tells_single_and_cumulative_epsilon(ledger):
 
 
 def test_show_keeps_ex_post_apart(ledger):
-    document = shown("--cohort", "mail")
+    document = shown("mail")
     (charge,) = document["charges"]
     assert (charge["epsilon_alone"], charge["epsilon_cumulative"]) == (None, 0.0)
     (spend,) = document["cohorts"]
@@ -61,14 +59,14 @@ def test_show_keeps_ex_post_apart(ledger):
 
 
 def test_show_counts_what_it_does_not_list(ledger):
-    document = shown("--cohort", "tickets", "--last", "1")
+    document = shown("tickets", "--last", "1")
     assert (len(document["charges"]), document["earlier_charges"]) == (1, 1)
     assert document["charges"][0]["epsilon_cumulative"] == ledger.spend("tickets").epsilon
-    assert "1 earlier charges" in run("show", "--cohort", "tickets", "--last", "1").stdout
+    assert "1 earlier charges" in run("show", "tickets", "--last", "1").stdout
 
 
 def test_show_refuses_an_unknown_cohort(ledger):
-    assert "no entries" in str(run("show", "--cohort", "nobody").exception)
+    assert "no entries" in str(run("show", "nobody").exception)
 
 
 def test_verify_prints_the_head_and_accepts_it_as_witness(ledger):
@@ -77,17 +75,7 @@ def test_verify_prints_the_head_and_accepts_it_as_witness(ledger):
     assert run("verify", "--head", "f" * 64).exit_code == 1
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_export_writes_every_entry_to_file_and_to_the_terminal(tmp_path, ledger, kind):
-    file = tmp_path / "export"
-    assert run("export", "--format", kind, "--output", str(file)).exit_code == 0
-    text = file.read_text()
-    rows = json.loads(text) if kind == "json" else list(csv.DictReader(io.StringIO(text)))
-    assert [row["hash"] for row in rows] == [entry.hash for entry in ledger.entries()]
-    assert run("export", "--format", kind).stdout.strip() == text.strip()
-
-
-@pytest.mark.parametrize("command", ["show", "verify", "export"])
+@pytest.mark.parametrize("command", ["show", "verify"])
 def test_a_missing_ledger_is_told_in_one_line_and_not_created(tmp_path, monkeypatch, command):
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
     result = run(command)

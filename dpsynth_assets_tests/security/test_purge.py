@@ -1,6 +1,5 @@
 """Purging removes what is private and due, and nothing that was paid for or is still asked."""
 
-import json
 import os
 import time
 from types import SimpleNamespace
@@ -91,10 +90,9 @@ def test_without_a_ledger_every_charge_counts_as_open(tmp_path, monkeypatch):
 def test_the_command_lists_what_it_removes(used, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-    asked = ["purge", "memos", "--dry-run", "--json"]
-    told = json.loads(dpsynth(*asked).stdout)
+    *told, last = dpsynth("purge", "memos", "--dry-run").stdout.splitlines()
     memos = [str(tmp_path / f"sensitive/memos/source.{kind}") for kind in ("digest", "parquet")]
-    assert told == {"dry_run": True, "removed": memos}
+    assert (told, last.split(".")[0]) == (memos, "2 would be removed")
     assert dpsynth("purge", "memos").exit_code == 0
     assert left(used, "memos") == []
     (entry,) = PrivacyLedger().open().entries()

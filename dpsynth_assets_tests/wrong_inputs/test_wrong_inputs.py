@@ -95,8 +95,6 @@ COMMANDS = {
     "ledger restore of nothing": ["ledger", "restore", "/nowhere", "--because", "x"],
     "init of nothing": ["init", "/nowhere.csv"],
     "evaluate of nothing": ["evaluate", "/nowhere.csv", "--real", "/nowhere.csv"],
-    "account of no mechanism": ["account", "magic"],
-    "account of a word": ["account", "compose", "-", "--delta", "much"],
 }
 
 
