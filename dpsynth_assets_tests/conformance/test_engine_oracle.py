@@ -256,15 +256,8 @@ def test_documents_equal_the_oracles_through_a_model(monkeypatch, model, selecto
         [inputs.integers(3, VOCABULARY, inputs.integers(2, 13)).tolist() for _ in range(count)]
         for count in (4, 0, 7, 1, 4)
     ]
-    public = [[3, 4 + batch] for batch in range(BATCHES)]
-    patch_noise(monkeypatch, Streams(8))
-    meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
-    documents = generate_documents(
-        TransformersDecoder(model), prompts, selector(meter), RULES, public_prompts=public
-    )
-    expected, spent = slow_documents(in_float64(model), prompts, public, oracle(), Streams(8))
-    assert [(d.batch, d.tokens, d.private_tokens, d.finished) for d in documents] == expected
-    assert meter.spent.tolist() == [spent[batch] for batch in range(BATCHES)]
+    decoders = TransformersDecoder(model), in_float64(model)
+    assert_same_documents(monkeypatch, decoders, prompts, selector, oracle)
 
 
 @pytest.mark.parametrize(("selector", "oracle"), PAIRS)
@@ -278,24 +271,26 @@ def test_documents_of_the_exact_decoder_equal_those_of_contexts_read_alone(
         [[3, 4, *inputs.integers(3, VOCABULARY, inputs.integers(1, 11))] for _ in range(count)]
         for count in (4, 0, 7, 1, 4)
     ]
-    public = [[3, 4 + batch] for batch in range(BATCHES)]
-    patch_noise(monkeypatch, Streams(9))
-    meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
-    documents = generate_documents(
-        decoder,
-        prompts,
-        selector(meter),
-        RULES,
-        public_prompts=public,
-        public_prefixes=[[3, 4]],
-    )
 
     def alone(prompt, written):
         contexts = decoder.open([prompt + written], prompt_columns=60, max_new_tokens=1)
         start = torch.zeros(1, dtype=torch.long)
         return contexts.next_logits(start, start)[0].double().numpy()
 
-    expected, spent = slow_documents(alone, prompts, public, oracle(), Streams(9))
+    prefix = {"public_prefixes": [[3, 4]]}
+    assert_same_documents(monkeypatch, (decoder, alone), prompts, selector, oracle, **prefix)
+
+
+def assert_same_documents(monkeypatch, decoders, prompts, selector, oracle, **given):
+    """What the loop writes by one decoder is what the oracle writes by the other's logits."""
+    decoder, logits = decoders
+    public = [[3, 4 + batch] for batch in range(BATCHES)]
+    patch_noise(monkeypatch, Streams(8))
+    meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
+    documents = generate_documents(
+        decoder, prompts, selector(meter), RULES, public_prompts=public, **given
+    )
+    expected, spent = slow_documents(logits, prompts, public, oracle(), Streams(8))
     assert [(d.batch, d.tokens, d.private_tokens, d.finished) for d in documents] == expected
     assert meter.spent.tolist() == [spent[batch] for batch in range(BATCHES)]
 

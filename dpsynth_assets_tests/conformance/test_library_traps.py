@@ -2,11 +2,9 @@
 
 import math
 
-import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.stats import norm
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import (
@@ -21,8 +19,6 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.pld import event_pld, pld_epsilon
-
-REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
 def sampled(**fields):
@@ -50,37 +46,6 @@ def test_our_events_cost_the_same_whatever_number_type_they_are_built_from(cast,
     assert type(built[0].noise_multiplier) is type(built[1].scale) is float
     restored = [event_from_json(event_to_json(event)) for event in built]
     assert epsilon_of(restored, 1e-6, accountant) == epsilon_of(plain, 1e-6, accountant)
-
-
-def test_a_relation_is_charged_once_through_the_event():
-    # A replaced record halves the relative noise; no accountant may double it again.
-    add_remove = epsilon_of([GaussianEvent(noise_multiplier=2.0)], 1e-5, "tight")
-    exact = dp_accounting.get_epsilon_gaussian(2.0, 1e-5)
-    assert add_remove == pytest.approx(exact, rel=1e-4)
-
-
-@pytest.mark.parametrize(("q", "sigma"), [(0.1, 1.0), (0.5, 0.7), (1.0, 2.0)])
-def test_replace_one_of_the_library_means_one_record_against_its_opposite(q, sigma):
-    # Its `sensitivity` is the contribution of one record, so the pair lies 2 apart: at q = 1 it is
-    # a Gaussian of half the noise. Events that say `replaced` rely on this and double nothing.
-    library = privacy_loss_distribution.from_gaussian_mechanism(
-        sigma,
-        sampling_prob=q,
-        value_discretization_interval=1e-3,
-        neighboring_relation=REPLACE_ONE,
-    )
-    points = np.linspace(-10 * sigma - 1, 10 * sigma + 1, 200_001)
-    one = (1 - q) * norm.pdf(points, 0, sigma) + q * norm.pdf(points, 1, sigma)
-    other = one[::-1]
-    for epsilon in (0.0, 0.1, 0.5, 1.0):
-        area = np.maximum(one - math.exp(epsilon) * other, 0).sum() * (points[1] - points[0])
-        assert library.get_delta_for_epsilon(epsilon) == pytest.approx(area, rel=1e-4)
-    event = PoissonGaussianEvent(
-        sampling_probability=q, noise_multiplier=sigma, steps=1, replaced=True
-    )
-    ours = epsilon_of([event], 1e-5, "tight")
-    assert ours == pytest.approx(library.get_epsilon_for_delta(1e-5), rel=1e-3)
-    assert ours <= gaussian_epsilon(2 / sigma, 1e-5) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-12, 3e-13, 1e-13])

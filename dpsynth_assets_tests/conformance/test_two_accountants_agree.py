@@ -11,7 +11,6 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings, strategies as st
 from scipy.stats import binom, norm
@@ -26,7 +25,7 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
-from dpsynth_assets.privacy.pld import event_pld, mixture_pld, pld_epsilon
+from dpsynth_assets.privacy.pld import event_pld, pld_epsilon
 from dpsynth_assets.privacy.renyi import ORDERS
 
 EPSILONS = [0.0, 0.05, 0.2, 0.5, 1.0, 2.0]
@@ -153,21 +152,6 @@ def test_the_loss_distribution_of_a_gaussian_is_just_above_the_exact_one(sigma, 
     steps = event_pld(sampled(sampling_probability=1.0, noise_multiplier=sigma, steps=count), DELTA)
     for reading in (pld_epsilon(pld, DELTA), pld_epsilon(steps, DELTA)):
         assert exact <= reading <= exact * (1 + 1e-4)
-
-
-def test_our_mixture_of_shifts_is_the_one_of_the_library():
-    shifts, chances = [0.0, 1.0, 2.5], [0.7, 0.2, 0.1]
-    ours = mixture_pld(2.0, np.array(shifts), np.array(chances), 0.01)
-    library = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        2.0, shifts, chances, value_discretization_interval=0.01
-    )
-    for epsilon in EPSILONS:
-        for name in ("_pmf_remove", "_pmf_add"):
-            mine, theirs = getattr(ours, name), getattr(library, name)
-            expected = theirs.get_delta_for_epsilon(epsilon)
-            assert mine.get_delta_for_epsilon(epsilon) == pytest.approx(
-                expected, rel=1e-6, abs=1e-15
-            )
 
 
 @given(
