@@ -5,8 +5,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import yaml
 
+from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.tiny_models import write_language_model
 
 ROOT = Path(__file__).parents[2]
@@ -44,13 +44,7 @@ def attributes(folder: Path, **changes) -> dict:
 def write(folder: Path, **changes) -> Path:
     """Writes the benchmark's file."""
     file = folder / "benchmarks" / "tiny" / "defs.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "type": "dpsynth_assets.components.Benchmark",
-        "attributes": attributes(folder, **changes),
-    }
-    file.write_text(yaml.safe_dump(document))
-    return file
+    return written(file, attributes(folder, **changes), "Benchmark")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import polars as pl
 import pytest
-import yaml
 
 from dpsynth_assets.benchmark.running import DatasetBench, places
 from dpsynth_assets.datasets import dataset_folders, standing
@@ -19,6 +18,7 @@ from dpsynth_assets.sensitive.fingerprints import (
 )
 from dpsynth_assets.sensitive.private_files import PrivateFiles
 from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
+from dpsynth_assets_tests.declared import FIELDS, written
 
 
 def problem(file) -> str:
@@ -84,16 +84,7 @@ def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, mon
         "hard link": lambda: named.hardlink_to(real),
     }.get(how, lambda: None)()
     source = {"folder": kept, "glob": kept / "*.csv"}.get(how, real)
-    private = {
-        "name": "mine",
-        "source": {"path": str(source)},
-        "columns": {"text": "text"},
-        "budget": {"epsilon": 1.0, "delta": 1e-6},
-        "public_data": "english",
-        "methods": [{"method": "aug_pe"}],
-    }
-    document = {"type": "dpsynth_assets.components.PrivateDataset", "attributes": private}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document))
+    written(tmp_path / "mine.yaml", FIELDS | {"name": "mine", "source": {"path": str(source)}})
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     datasets = attributes(letters)["datasets"]
     datasets["letters"]["path"] = str(named if named.exists() else real)
@@ -102,9 +93,6 @@ def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, mon
     datasets["letters"]["path"] = str(letters / "letters.csv")
     datasets["letters"]["documents"] = str(real)
     assert "datasets.letters.documents" in problem(write(letters, datasets=datasets))
-
-
-PRIVATE = "dpsynth_assets.components.PrivateDataset"
 
 
 @pytest.mark.parametrize(
@@ -127,8 +115,8 @@ def test_a_private_declaration_that_does_not_hold_is_private_still(
     letters, home, tmp_path, monkeypatch, attributes_of_it, expected
 ):
     source = str(letters / "letters.csv")
-    text = yaml.safe_dump({"type": PRIVATE, "attributes": attributes_of_it})
-    (tmp_path / "mine.yaml").write_text(text.replace("SOURCE", source))
+    file = written(tmp_path / "mine.yaml", attributes_of_it)
+    file.write_text(file.read_text().replace("SOURCE", source))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     assert expected in problem(write(letters))
 

@@ -149,6 +149,14 @@ class House:
         asked = {"start": {**self.environment, **variables}, "outcome": str(outcome)}
         return Run(self, self.forge.ask(asked), outcome)
 
+    def killed_at(self, point: str) -> None:
+        """Kills a run worker at a point, and lets the next one pass it."""
+        self.hold(point)
+        run = self.start()
+        run.at(point)
+        run.kill()
+        self.forget_marks()
+
     def spawn(self, *prefix: str, **variables: str) -> Run:
         """Starts a run worker as a new process, which starts its steps as processes again."""
         outcome = self.folder / f"outcome {secrets.token_hex(4)}.json"

@@ -38,11 +38,7 @@ def production(house, postgres_url, bucket, monkeypatch):
 
 
 def test_a_job_runs_on_postgresql_and_s3_and_a_killed_one_pays_once(production, bucket):
-    production.hold(DRAWN)
-    run = production.start()
-    run.at(DRAWN)
-    run.kill()
-    production.forget_marks()
+    production.killed_at(DRAWN)
     retried = production.run()
     assert retried["success"], retried["failures"]
     production.assert_whole(charges=1, released=1)

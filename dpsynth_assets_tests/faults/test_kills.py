@@ -25,11 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("point", [BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED])
 def test_a_killed_run_is_continued_under_its_own_charge(house, point):
-    house.hold(point)
-    run = house.start()
-    run.at(point)
-    run.kill()
-    house.forget_marks()
+    house.killed_at(point)
     kept = {
         path.name: path.read_bytes() for path in house.home.glob("sensitive/*/passes/*/[0-9]*.json")
     }
@@ -46,11 +42,7 @@ def test_a_killed_run_is_continued_under_its_own_charge(house, point):
 def test_a_killed_ex_post_release_is_paid_once_and_labelled_with_its_own_cost(house, point):
     """Its realised cost is known by the draw alone; the commit after the kill records it."""
     house.variables["FAULTS_GUARANTEE"] = "ex_post"
-    house.hold(point)
-    run = house.start()
-    run.at(point)
-    run.kill()
-    house.forget_marks()
+    house.killed_at(point)
     base = house.home / "artifacts" / "releases"
     stored = [path.name for path in base.glob("[!.]*")] if base.exists() else []
     assert len(stored) == (1 if point in {STORED, COMMITTED} else 0)

@@ -42,11 +42,7 @@ def remote(house, bucket, monkeypatch):
 
 @pytest.mark.parametrize("point", [PAID, PASS, STORED])
 def test_a_killed_run_is_continued_under_its_own_charge(house, remote, bucket, point):
-    house.hold(point)
-    run = house.start()
-    run.at(point)
-    run.kill()
-    house.forget_marks()
+    house.killed_at(point)
     charged = [entry.reservation for entry in house.ledger().entries()]
     kept = [
         {number: values for number in range(PASSES) if (values := passes.load(number))}

@@ -2,7 +2,6 @@
 
 import re
 import weakref
-from operator import methodcaller
 
 import numpy as np
 import polars as pl
@@ -17,7 +16,7 @@ from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.sensitive import store as sensitive_store
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import SPLITS, read_part
-from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
+from dpsynth_assets.sensitive.scored_source import sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
 from dpsynth_assets_tests.stored import (
@@ -64,12 +63,6 @@ def stores(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sensitive_store, "read_whole", joins_held_out_alone)
     return whole, parted
-
-
-def counted(store, count):
-    """The sum of what a method of each shard's records counts."""
-    source = ScoredSource(store=store, dataset="letters", with_embeddings=True)
-    return sum(count(each) for each in source)
 
 
 @pytest.mark.parametrize("rows", [1, 50, 10_000])
@@ -127,26 +120,6 @@ def test_another_record_is_another_version(stores):
     versions = [version(lambda some: some), version(moved), version(labelled)]
     assert versions[0] == version(lambda some: some)
     assert len(set(versions)) == 3
-
-
-def test_copies_are_counted_alike_in_parts_and_whole(stores):
-    from dpsynth_assets.attacks.overlap import word_blocks
-
-    texts = stores[0].read_internal("letters", "source").records["text"].to_list()
-    (block,) = word_blocks([*texts[::5], LONG])
-    features = np.concatenate([embedded(texts[:20]), embedded([LONG])])
-    for words in (1, 2, 5):
-        candidates = np.unique(block.spans(words)[0])
-        whole, parted = (
-            counted(store, methodcaller("span_holders", candidates, words)) for store in stores
-        )
-        assert whole.max() > 0
-        assert np.array_equal(parted, whole)
-    close, parted = (
-        counted(store, methodcaller("close_records", features, 0.95)) for store in stores
-    )
-    assert (close[:20] > 0).all()
-    assert np.array_equal(parted, close)
 
 
 def with_span(folder, units):

@@ -8,11 +8,10 @@ import pytest
 
 from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
-from dpsynth_assets.methods.evolution.population import random_population
-from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts
+from dpsynth_assets.methods.evolution.votes import VoteCounts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.shared_histograms import CellCounts, ClusterCounting, TopicCounts
+from dpsynth_assets.methods.shared_histograms import CellCounts, TopicCounts
 from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
@@ -22,8 +21,6 @@ from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
 )
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.histogram import GaussianVoting, NoisyHistogram
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
@@ -32,7 +29,7 @@ from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
 from dpsynth_assets_tests.prepared import keep_demo_plans
-from dpsynth_assets_tests.stored import read_private_records, read_table, write_array
+from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = 120
 DRAW_IN_PASSES = (
@@ -140,48 +137,6 @@ def test_workers_that_embed_in_different_ways_are_refused(tmp_path, store):
 
     with pytest.raises(PrivacyError, match="Use nodes of one kind"):
         embed_parts(MANIFEST, [tmp_path, tmp_path], Mixed(), silent)
-
-
-@pytest.fixture
-def without_noise(monkeypatch):
-    from dpsynth_assets.privacy import histogram
-
-    for sampler in ("discrete_laplace", "discrete_gaussian"):
-        monkeypatch.setattr(histogram, sampler, lambda counts, scale: counts)
-
-
-def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
-    tmp_path, store, without_noise
-):
-    store_records(declared(tmp_path, rows=ROWS, parts=9), store, LocalWorkers(1))
-    places = store.parts("letters").places
-    draw = np.random.default_rng(0)
-    for place in places:
-        rows = read_table(place, "source.parquet").height
-        embeddings = draw.standard_normal((rows, 8), dtype=np.float32)
-        write_array(place, "source_embeddings.npy", embeddings)
-    whole = read_whole(places, "source", with_embeddings=True)
-    nothing = whole.records.clear()
-    parted = PrivateInputs(records=nothing, parts=StoredParts(places, LocalWorkers(1)))
-    candidates = draw.standard_normal((6, 8), dtype=np.float32)
-
-    noise = NoisyHistogram(noise="laplace", scale=1.0, relation=NeighboringRelation.ADD_REMOVE)
-    cells = ClusterCounting(histogram=noise, labels=LABELS, clusters_per_label=2)
-    assert cells.release(parted, candidates).value == cells.release(whole, candidates).value
-
-    rounds = GaussianVoting(
-        noise_std=2.0,
-        iterations=2,
-        votes_per_record=1,
-        relation=NeighboringRelation.ADD_REMOVE,
-        max_records_per_unit=1,
-    )
-    population = random_population(("a text",) * 6, np.arange(6) % 2)
-    apart, together = (PrivateVotes(rounds, LABELS, private) for private in (parted, whole))
-    for number in range(2):
-        votes = apart(number, population, candidates + number)
-        assert np.array_equal(votes, together(number, population, candidates + number))
-        assert votes.sum() == whole.records.height
 
 
 def test_a_mechanism_that_knows_no_parts_refuses_them():

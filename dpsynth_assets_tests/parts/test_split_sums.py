@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
@@ -16,14 +15,11 @@ from dpsynth_assets.methods.epsvec.shots import ShotVotes
 from dpsynth_assets.methods.epsvec.states import open_reader
 from dpsynth_assets.methods.epsvec.vectors import DifferenceSums, VectorTask, release_vectors
 from dpsynth_assets.methods.evolution.secret_clusters import (
-    ClusterReleases,
     ClusterSums,
-    PublicClusters,
 )
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
-from dpsynth_assets.privacy import secret_clustering
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretSampling
@@ -103,30 +99,6 @@ def test_every_record_tosses_its_own_coin_in_every_part(places):
     assert not np.array_equal(first, second)
     for sums in (first, second):
         assert abs(sums[:, 0].sum() / statistics.steps - rows / 2) < 3.2 * rows**0.5
-
-
-def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        secret_clustering, "discrete_gaussian", lambda values, scale: drawn.append(scale) or values
-    )
-    kind = {"name": "code", "detector": "column", "column": "code", "max_records": 2}
-    promise = SecretsSpec.model_validate({"kinds": [{**kind, "prior": 1e-2, "posterior": 5e-2}]})
-    mechanism = ClusterReleases(
-        record_level=False,
-        terms=terms(secrets=promise),
-        noise_std=3.0,
-        count_probabilities=tuple(CERTAIN.count_probabilities),
-    )
-    clusters = PublicClusters(
-        centres=CENTRES.astype(np.float32), counts=np.ones(6), labels=CENTRE_LABELS
-    )
-    apart, together = (
-        mechanism.release(clusters, private) for private in (parted(places), whole_of(places))
-    )
-    assert apart.centres.tobytes() == together.centres.tobytes()
-    assert apart.counts.tobytes() == together.counts.tobytes()
-    assert len(drawn) == 2  # Once for each run, whatever the number of parts.
 
 
 # ----------------------------------------------------------------------------------- EPSVec

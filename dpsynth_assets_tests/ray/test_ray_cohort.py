@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import LABEL_FILE
 from dpsynth_assets_tests.children import until
+from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, public_spec, write_sources
 from dpsynth_assets_tests.ray.conftest import SOON
 
@@ -62,20 +63,15 @@ COHORT = {
 }
 
 
-def document(kind, attributes):
-    return json.dumps({"type": f"dpsynth_assets.components.{kind}", "attributes": attributes})
-
-
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("letters")
     write_sources(folder)
     datasets = folder / "datasets"
-    datasets.mkdir()
     base = public_spec(folder).model_dump(mode="json", exclude_unset=True)
-    (datasets / "tiny.yaml").write_text(document("PublicData", base))
+    written(datasets / "tiny.yaml", base, "PublicData")
     cohort = COHORT | {"source": {"path": str(folder / "private.jsonl")}}
-    (datasets / "letters.yaml").write_text(document("PrivateDataset", cohort))
+    written(datasets / "letters.yaml", cohort)
     (folder / "dagster").mkdir()
     (folder / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     return folder

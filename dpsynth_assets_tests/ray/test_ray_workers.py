@@ -48,12 +48,6 @@ def parts(tmp_path):
     return tasks.written(tmp_path)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_results_come_in_the_order_of_parts(sessions, parts, count):
-    made = list(RayWorkers(count).map_parts(tasks.length, parts))
-    assert made == [len(tasks.SECRET) + number for number in range(5)]
-
-
 def test_opened_workers_stay_with_what_they_keep_until_the_block_ends(sessions, parts):
     with RayWorkers(2).opened() as workers:
         told = [each for _ in range(3) for each in workers.map_parts(tasks.kept_here, parts)]

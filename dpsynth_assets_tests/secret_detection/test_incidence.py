@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.secret_detection.finding import find_secrets, values_of_columns
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
 RECORDS = pl.DataFrame(
@@ -66,20 +66,13 @@ def test_a_column_of_the_source_names_secrets(tmp_path, with_id):
             "patient": ["Ann", " ", None, "Ann"],
         }
     ).write_parquet(tmp_path / "source.parquet")
-    spec = PrivateDatasetSpec.model_validate(
-        {
-            "name": "notes",
-            "source": {"path": str(tmp_path / "source.parquet")},
-            "columns": {"id": "id"} if with_id else {},
-            "budget": {"epsilon": 1, "delta": 1e-6, "accountant": "tight"},
-            "held_out_fraction": 0.0,
-            "methods": [{"method": "secpe"}],
-            "secrets": {
-                "kinds": [
-                    {"name": "who", "detector": "column", "column": "patient", "max_records": 2}
-                ]
-            },
-        }
+    who = {"name": "who", "detector": "column", "column": "patient", "max_records": 2}
+    spec = private(
+        source={"path": str(tmp_path / "source.parquet")},
+        columns={"id": "id"} if with_id else {},
+        budget={"epsilon": 1, "delta": 1e-6, "accountant": "tight"},
+        held_out_fraction=0.0,
+        secrets={"kinds": [who]},
     )
 
     records = read_private_records(spec).records

@@ -16,7 +16,6 @@ from packaging.version import Version
 
 from dpsynth_assets.datasets import (
     DatasetFileError,
-    PrivateDatasetSpec,
     SourceSpec,
     parse_dataset_file,
 )
@@ -24,25 +23,18 @@ from dpsynth_assets.datasets.files import render_environment
 from dpsynth_assets.records import SourceError, canonical_record_id, check_dataset_file, refusals
 from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS
 from dpsynth_assets.records.sources import source_files
+from dpsynth_assets_tests.declared import FIELDS, private, written
 from dpsynth_assets_tests.stored import read_private_records
 
 SECRET = "Zaphod has gout"
-COMPONENT = "dpsynth_assets.components.PrivateDataset"
 
 
 def fields(path, **changes):
-    return {
-        "name": "letters",
-        "source": {"path": str(path)},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
-        "held_out_fraction": 0,
-        **changes,
-    }
+    return FIELDS | {"source": {"path": str(path)}, "held_out_fraction": 0} | changes
 
 
 def declare(path, **changes):
-    return PrivateDatasetSpec.model_validate(fields(path, **changes))
+    return private(**fields(path, **changes))
 
 
 def read(path, **changes):
@@ -205,8 +197,7 @@ def test_control_characters_are_read_as_blanks_and_line_ends_stay(tmp_path):
 
 def test_the_steward_is_told_of_control_characters_in_one_line(tmp_path):
     lines(tmp_path / "a.jsonl", [{"text": "clean"}, {"text": CONTROLS}])
-    content = {"type": COMPONENT, "attributes": fields(tmp_path / "a.jsonl")}
-    (tmp_path / "a.yaml").write_text(json.dumps(content))
+    written(tmp_path / "a.yaml", fields(tmp_path / "a.jsonl"))
     (problem,) = [
         p for p in check_dataset_file(tmp_path / "a.yaml").problems if p.severity == "warning"
     ]
@@ -228,6 +219,10 @@ def test_formulas_and_instructions_to_a_model_are_text_like_any_other(tmp_path):
 
 def yaml_problem(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return the_problem(path)
+
+
+def the_problem(path):
     _, problems = parse_dataset_file(path)
     (problem,) = problems
     assert "\n" not in str(problem)
@@ -269,8 +264,8 @@ def test_merges_of_merges_do_not_multiply(tmp_path):
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "A", "x\x00", "", "." * 3])
 def test_names_that_would_leave_their_folder_are_refused(tmp_path, name):
-    content = {"type": COMPONENT, "attributes": fields(tmp_path / "a.jsonl", name=name)}
-    assert yaml_problem(tmp_path / "a.yaml", json.dumps(content)).field == "name"
+    file = written(tmp_path / "a.yaml", fields(tmp_path / "a.jsonl", name=name))
+    assert the_problem(file).field == "name"
 
 
 @pytest.mark.parametrize(
@@ -291,8 +286,7 @@ def test_a_declaration_cannot_quote_a_secret_of_the_environment(tmp_path, monkey
         render_environment({"description": f"{{{{ env.{name} }}}}"})
     assert SECRET not in str(caught.value)
     attributes = fields(tmp_path / "a.jsonl", description=f"{{{{ env.{name} }}}}")
-    content = {"type": COMPONENT, "attributes": attributes}
-    problem = yaml_problem(tmp_path / "a.yaml", json.dumps(content))
+    problem = the_problem(written(tmp_path / "a.yaml", attributes))
     assert name in problem.got
     assert SECRET not in str(problem)
 
@@ -304,8 +298,8 @@ def test_many_keys_are_read_in_a_moment_and_still_compared(tmp_path):
 
 def test_of_very_many_unknown_keys_the_first_are_compared_and_the_others_counted(tmp_path):
     unknown = {f"k{number}": 1 for number in range(60_000)}
-    content = {"type": COMPONENT, "attributes": fields(tmp_path / "a.jsonl", **unknown)}
-    file = tmp_path / "a.yaml"
+    kind, file = "dpsynth_assets.components.PrivateDataset", tmp_path / "a.yaml"
+    content = {"type": kind, "attributes": fields(tmp_path / "a.jsonl", **unknown)}
     file.write_text(json.dumps(content))
     _, (*named, others) = parse_dataset_file(file)
     assert len(named) == 100

@@ -63,15 +63,6 @@ def test_every_mutation_of_the_schema_is_refused(server):
     assert server.state() == before
 
 
-@pytest.mark.parametrize("kind", ["materialization", "check", "observation"])
-def test_every_report_is_refused(server, kind):
-    before = server.state()
-    path = f"/report_asset_{kind}/released?check_name=x&passed=true"
-    status, text = server.send("POST", path, {"Content-Type": "application/json"}, "{}")
-    assert (status, "read-only" in text) == (403, True)
-    assert server.state() == before
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_no_path_leaves_what_is_served(server, path):
     status, text = server.send("GET", path, {"Accept": "text/html"})

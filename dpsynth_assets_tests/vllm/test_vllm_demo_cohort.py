@@ -12,7 +12,6 @@ from mailboxes import public_rows
 from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods.private_prediction import decoding, preconditions
 from dpsynth_assets.models.vllm_decoder import opening
-from dpsynth_assets.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -93,8 +92,3 @@ def test_a_self_test_that_passes_stands_in_charge_and_label(folder, tmp_path, mo
     (line,) = [each for each in made.label["assumptions"] if "self-test" in each]
     assert f"{tested['contexts']} public contexts in {tested['companies']} arrangements" in line
     assert made.corpus.height
-
-
-def _charges(home):
-    ledger = Ledger(f"sqlite:///{home / 'ledger' / 'ledger.sqlite'}")
-    return len(ledger.entries())
