@@ -3,8 +3,6 @@
 Attacks on releases are the audit `secret-clustering`.
 """
 
-import math
-
 import numpy as np
 from hypothesis import given, settings, strategies as st
 from scipy import stats
@@ -66,40 +64,6 @@ def test_both_bounds_are_attained():
     unit = one_record(mechanism)
     assert squared_move(mechanism, right, nobody) == 2 * unit**2
     assert squared_move(mechanism, right, left) == 4 * unit**2
-
-
-def published_statistics(centres, counts, private):
-    """Algorithm 2 as printed: line 9 compares the sums that lines 5 and 10 overwrite."""
-    sums, members = counts[:, None] * centres, np.zeros(len(centres))
-    for record in private:
-        nearest = np.argmin(np.linalg.norm(sums - record, axis=1))
-        sums[nearest] += record
-        members[nearest] += 1
-    return np.column_stack([members, sums - counts[:, None] * centres])
-
-
-def test_assignment_to_updated_centres_lets_one_record_move_many():
-    # Planted bug: the secret's record, read first, drags its cluster away from forty records in
-    # the middle, which all go to the other one.
-    centres, counts = np.array([[0.1, 0.0], [-0.2, 0.0]]), np.ones(2)
-    secret, others = np.array([[1.0, 0.0]]), np.zeros((40, 2))
-    everyone = np.vstack([secret, others])
-    with_secret = published_statistics(centres, counts, everyone)
-    without = published_statistics(centres, counts, others)
-    assert np.linalg.norm(with_secret - without) > 35 * math.sqrt(2)
-    mechanism = small_clustering(centres)
-    assert squared_move(mechanism, everyone, others) <= 2 * one_record(mechanism) ** 2
-
-
-def test_public_centres_refitted_to_the_records_left_over_break_every_bound():
-    # Planted bug: a record without its secret joins the public data, whose centre has no noise.
-    # With a secret or without, each with probability 1/2, it is told apart always (B-004.11).
-    public = np.array([[0.5, 0.0], [0.7, 0.0]])
-    freed = np.vstack([public, [[0.0, 1.0]]])
-    quiet = [small_clustering(data.mean(axis=0)[None]).event for data in (public, freed)]
-    assert quiet[0] == quiet[1]  # the charge sees nothing
-    assert posterior_of_events(quiet[:1], 0.5) < 0.93  # and promises that
-    assert not np.allclose(public.mean(axis=0), freed.mean(axis=0))
 
 
 def test_a_mixture_against_noise_alone_is_caught_where_records_are_replaced():

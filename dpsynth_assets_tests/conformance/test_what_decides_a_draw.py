@@ -1,7 +1,7 @@
 """A charge is known by everything that decides the draw: the table of docs/privacy.md, by field.
 
 Every field of a dataset file and of a public base is edited between a kill and the resume. The bug
-of old, planted here, kept nothing with the charge: edits of the batch map then drew on under it.
+of old kept nothing with the charge: edits of the batch map then drew on under it.
 """
 
 import re
@@ -265,13 +265,6 @@ def test_the_batch_map_is_that_of_the_charge(killed, edit, field):
     now = drawn_from(spec, base, PLAN.methods[0])
     assert field in killed.outcome(now).partition(":")[0] + " labels"
     assert killed.outcome(facts()) == "drawn on", "restored"
-
-
-def test_the_planted_bug_draws_on_under_another_batch_map(tmp_path):
-    house = Installation(tmp_path)
-    assert house.outcome({}) == "drawn on"
-    assert house.outcome({}) == "drawn on", "whatever was edited: nothing of it was kept"
-    assert house.outcome(facts()) != "drawn on"
 
 
 def test_records_that_differ_are_said_without_what_they_are_known_by(tmp_path):

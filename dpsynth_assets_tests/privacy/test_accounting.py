@@ -8,12 +8,16 @@ from dpsynth_assets.privacy.accounting import (
     composed_pld,
     epsilon_of,
     epsilon_of_fixed,
+    epsilon_with_inputs,
     filter_epsilon,
     privacy_profile,
+    profile_with_inputs,
 )
 from dpsynth_assets.privacy.events import (
+    POST_PROCESSING,
     BoundedRangeEvent,
     ComposedEvent,
+    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     GaussianEvent,
     MixtureGaussianEvent,
@@ -249,3 +253,49 @@ def test_fixed_composition_never_exceeds_the_filter_nor_pure_basic_composition()
     together = epsilon_of_fixed([pure, tokens], 1e-6, "zcdp")
     assert together <= 0.1 * (1 + 1e-9) + epsilon_of([tokens], 1e-6, "zcdp")
     assert together >= epsilon_of([tokens], 1e-6, "zcdp")
+
+
+# A release and what it rests on
+
+BUDGET = 4.0
+COUNTS = DiscreteGaussianEvent(noise_std=10.0)
+
+
+@pytest.mark.parametrize("event", [LAPLACE, TOKENS, TRAINING, COUNTS])
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_one_charge_was_fixed_before_it_was_drawn(event, accountant):
+    exact = epsilon_of_fixed([event], 1e-6, accountant)
+    for charges in ([event], [event, POST_PROCESSING]):
+        assert epsilon_with_inputs(charges, 1e-6, accountant, BUDGET) == exact
+
+
+def test_several_charges_of_a_plan_were_fixed_together():
+    charges = [LAPLACE, TOKENS]
+    exact = epsilon_of_fixed(charges, 1e-6, "tight")
+    assert epsilon_with_inputs(charges, 1e-6, "tight", BUDGET) == exact
+    assert profile_with_inputs(charges, [1.0], 1e-6, "tight", BUDGET) == privacy_profile(
+        charges, [1.0], "tight"
+    )
+
+
+@pytest.mark.parametrize("charges", [[LAPLACE, TOKENS], [COUNTS, TRAINING], [LAPLACE, COUNTS]])
+def test_several_charges_under_the_filter_are_added_up_as_the_filter_adds_them(charges):
+    stated = epsilon_with_inputs(charges, 1e-6, "zcdp", BUDGET)
+    assert stated == filter_epsilon(charges, 1e-6, BUDGET)
+    assert stated >= epsilon_of_fixed(charges, 1e-6, "zcdp")
+    assert stated >= epsilon_of(charges, 1e-6, "zcdp")
+    # The profile is of the same order: it passes δ where ε is what is stated.
+    (at,) = profile_with_inputs(charges, [stated], 1e-6, "zcdp", BUDGET)
+    assert at == pytest.approx(1e-6, rel=1e-6)
+
+
+def test_neither_the_best_order_nor_basic_composition_is_picked_after_the_outputs():
+    training = [COUNTS, TRAINING]
+    assert epsilon_with_inputs(training, 1e-6, "zcdp", BUDGET) > epsilon_of(training, 1e-6, "zcdp")
+    pure = [LAPLACE, DiscreteLaplaceEvent(scale=20.0)]
+    assert epsilon_with_inputs(pure, 1e-6, "zcdp", BUDGET) > epsilon_of_fixed(pure, 1e-6, "zcdp")
+
+
+def test_nothing_paid_costs_nothing():
+    assert epsilon_with_inputs([POST_PROCESSING], 1e-6, "zcdp", BUDGET) == 0
+    assert profile_with_inputs([], [1.0], 1e-6, "zcdp", BUDGET) == [0.0]

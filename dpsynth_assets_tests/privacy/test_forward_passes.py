@@ -82,20 +82,3 @@ def test_a_pass_without_rows_and_rows_without_a_name_are_refused():
     with pytest.raises(ValueError, match="distinct keys"):
         pass_rows([row_key(1)] * 3, 2)
     assert len(pass_rows([row_key(1)] * 2, 2)) == 1
-
-
-# What the bound is held against
-
-
-def test_one_pass_for_all_rows_is_noticed():
-    keys = [row_key(row) for row in range(300)]
-    assert len(disturbed(keys, keys[:-1], 300)) == 299
-
-
-def test_passes_cut_in_order_are_noticed():
-    # Every row behind the one that goes moves up into another pass.
-    def cut(rows):
-        return {row: frozenset(rows[i - i % 8 : i - i % 8 + 8]) for i, row in enumerate(rows)}
-
-    before, after = cut(list(range(64))), cut(list(range(1, 64)))
-    assert sum(before[row] != after[row] for row in after) > 8

@@ -4,17 +4,22 @@ from fractions import Fraction
 
 import pytest
 
+from dpsynth_assets.cli.ledger import show
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.ledger import PlannedRelease
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount
+from dpsynth_assets.privacy.ledger.statement import dataset_spend
 from dpsynth_assets.privacy.renyi import zcdp_epsilon
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,
     make_terms,
     release,
+    sqlite_url,
 )
 
 DELTA = 1e-6
@@ -209,3 +214,48 @@ def test_an_unknown_cohort_has_spent_nothing_of_the_given_terms(ledger):
     spend = ledger.spend("tickets", make_terms())
     assert (spend.epsilon, spend.remaining_epsilon, spend.delta) == (0.0, 8.0, DELTA)
     assert ledger.spend("tickets").remaining_epsilon is None
+
+
+# Cohorts that part a dataset
+
+
+def test_two_rules_may_not_part_one_dataset(ledger):
+    def ask(cohort, partition):
+        release(ledger, make_terms(partition=partition), cohort=cohort, event=HISTOGRAM.event)
+
+    ask("tickets_2026_01", "month of created")
+    ask("tickets_2026_02", "month of created")
+    for other in ("week of created", None):
+        with pytest.raises(PrivacyError, match="partitioned by month of created"):
+            ask("tickets_2026_w05", other)
+    assert ledger.dataset_spend("tickets").composition == "parallel"
+
+
+def test_a_dataset_charged_as_a_whole_may_not_be_parted_afterwards(ledger):
+    release(ledger)
+    with pytest.raises(PrivacyError, match="partitioned by no rule"):
+        release(ledger, make_terms(partition="month of created"), cohort="tickets_2026_01")
+
+
+def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, monkeypatch, capsys):
+    terms = make_terms(partition="month of created")
+    for cohort, releases in (("tickets_2026_01", 1), ("tickets_2026_02", 3)):
+        for number in range(releases):
+            asked = {"cohort": cohort, "release": f"{number}", "event": HISTOGRAM.event}
+            release(ledger, terms, **asked)
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    show(last=5)
+    printed = capsys.readouterr().out
+    assert "in parallel: the largest cohort" in printed
+    total = ledger.dataset_spend("tickets")
+    assert total.epsilon == ledger.spend("tickets_2026_02").epsilon
+    assert epsilon_up(total.epsilon) in printed
+
+
+def test_cohorts_of_two_rules_would_add_up():
+    accounts = [
+        CohortAccount(cohort, "tickets", opened=make_terms(partition=rule), latest=make_terms())
+        for cohort, rule in (("tickets_a", "month of created"), ("tickets_b", "week of created"))
+    ]
+    assert dataset_spend("tickets", accounts[:1] * 2).composition == "parallel"
+    assert dataset_spend("tickets", accounts).composition == "sequential"

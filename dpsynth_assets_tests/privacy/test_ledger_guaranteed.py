@@ -1,15 +1,10 @@
 """What is guaranteed of a cohort is not what an odometer reads of it."""
 
-import math
-
-import numpy as np
 import pytest
-from scipy.stats import norm
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.ledger import PlannedRelease
 from dpsynth_assets.privacy.ledger.export import history
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
@@ -62,49 +57,6 @@ def test_a_plan_of_which_one_copy_fits_guarantees_that_copy(ledger):
     cost = epsilon_of([FIRST], 1e-6, "tight")
     charge(ledger, A, FIRST, make_terms(epsilon=1.2 * cost, accountant="tight"))
     assert ledger.spend("tickets").guaranteed_epsilon == cost
-
-
-def test_the_best_stopping_rule_attains_no_more_than_is_stated(ledger):
-    """Backward induction over twelve Gaussian rounds; it starts after the first statement.
-
-    The bug of old stated ε of the charged rounds: stopping where the loss is largest attains
-    several times its δ.
-    """
-    delta, rounds, mu = 1e-6, 12, 0.4
-    event = GaussianEvent(noise_multiplier=1 / mu)
-    budget = gaussian_epsilon(mu * math.sqrt(rounds), delta) * 1.0001
-    terms = make_terms(epsilon=budget, accountant="tight")
-    plan = [PlannedRelease(A, event)]
-    stated = {"guaranteed_epsilon": [], "epsilon": []}
-    for release in range(rounds):
-        request = make_request(asset=A, event=event, release=str(release))
-        ledger.reserve(request, terms, plan)
-        for name, found in stated.items():
-            found.append(getattr(ledger.spend("tickets"), name))
-    assert attained_delta(stated["guaranteed_epsilon"], mu) <= delta
-    assert attained_delta(stated["epsilon"], mu) > 5 * delta, "the planted bug"
-
-
-def attained_delta(stated, mu):
-    """Largest δ of (ε(R), δ) over stopping rules R, from below: mass lies at the lower edges."""
-    step, rounds = mu / 20, len(stated)
-    half = int(14 * mu * math.sqrt(rounds) / step)
-    grid = np.arange(-half, half + 1) * step
-    edges = np.arange(-int(10 * mu / step), int(12 * mu / step) + 1)
-    mass = np.diff(norm.cdf(edges * step, mu**2 / 2, mu))
-
-    def expected(value):
-        padded = np.concatenate([np.zeros(2 * half), value, np.full(2 * half, value[-1])])
-        moved = (padded[2 * half + shift :][: len(value)] for shift in edges[:-1])
-        return sum(weight * row for weight, row in zip(mass, moved, strict=True))
-
-    def gain(epsilon):
-        return np.clip(-np.expm1(np.minimum(epsilon - grid, 0)), 0, None)
-
-    value = gain(stated[-1])
-    for epsilon in reversed(stated[:-1]):
-        value = np.maximum(gain(epsilon), expected(value))
-    return float(expected(value)[half])
 
 
 def test_after_a_switch_of_accountants_delta_is_doubled_everywhere(ledger):

@@ -180,18 +180,6 @@ def test_scores_without_a_law_are_refused_without_showing_them(bad):
         draw_tokens(torch.full((1, 3), -torch.inf, dtype=torch.float64))
 
 
-def test_one_uniform_of_53_bits_is_noticed():
-    # How tokens were drawn before: the rare token's cell is empty.
-    scores = np.array([0.0, -40.0, -1.0])
-    reached = np.cumsum(np.exp(scores))
-    edges = cells(scores.tolist(), 1)
-    middle = (Fraction(edges[1]) + Fraction(edges[2])) / 2
-    for nudge in (-1, 0, 1):
-        uniform = (int(middle * 2**53) + nudge + 0.5) * 2.0**-53
-        assert np.searchsorted(reached, uniform * reached[-1], side="right") != 1
-    assert token_at(scores.tolist(), 1, middle) == 1
-
-
 def test_a_word_is_asked_for_each_row_and_more_only_where_one_does_not_decide():
     asked = []
 

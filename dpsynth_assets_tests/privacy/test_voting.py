@@ -94,13 +94,6 @@ def test_every_round_is_charged_and_no_other_is_released():
         mechanism.release(Unread())
 
 
-def test_released_votes_are_the_votes_and_noise_of_the_stated_size():
-    votes = np.full(20_000, 10**9)
-    noise = voting(noise_std=8.0).release(votes).value - votes
-    assert abs(noise.mean()) < 8.0 * 7 / math.sqrt(20_000)
-    assert noise.std() == pytest.approx(8.0, rel=0.04)
-
-
 def test_abstaining_and_repeated_votes_are_counted():
     choices = np.array([[2, 2], [0, NO_VOTE], [NO_VOTE, NO_VOTE]])
     assert count_votes(choices, 4, 2).tolist() == [1, 0, 2, 0]
