@@ -1,6 +1,7 @@
 """Releases, and records that are put into the sensitive store as one part without a source."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -40,6 +41,17 @@ def write_embeddings(store, dataset, split, embeddings, version="", made_by=None
     if made_by is not None:
         store.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
     store.write_internal(dataset, f"{split}_embeddings.version", version)
+
+
+def paid_by(reservation="r"):
+    """A reservation of something that is charged."""
+    return SimpleNamespace(id=reservation, request=SimpleNamespace(event=object()))
+
+
+def read_paid(store, dataset, reservation="r", **given):
+    """Reads records as a release does whose charge is open."""
+    ledger = SimpleNamespace(is_open=bool)
+    return store.read_for_release(dataset, ledger=ledger, reservation=paid_by(reservation), **given)
 
 
 def release_once(**asked):

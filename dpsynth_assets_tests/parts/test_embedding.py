@@ -19,6 +19,7 @@ from dpsynth_assets.sensitive.read_source import embed_records
 from dpsynth_assets.sensitive.record_parts import SPLITS, write_canonical
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, LocalWorkers
+from dpsynth_assets_tests.stored import paid_by, read_paid
 
 
 class Toy:
@@ -166,17 +167,9 @@ def test_a_release_refuses_embeddings_that_are_made_anew_while_it_reads_them(sto
     put(store, "one")
     store.read_records.note_read("letters", "version 1", "declared", "rows")
     embedded(store, Toy(0.0))
-    paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
     charged = store.pay_for_records("letters", with_embeddings=True)
-    store.passes("letters", paid).begin({"records": charged})
-
-    def read():
-        open_ledger = SimpleNamespace(is_open=bool)
-        return store.read_for_release(
-            "letters", ledger=open_ledger, reservation=paid, with_embeddings=True
-        )
-
-    assert read().embeddings.max() == 0.0
+    store.passes("letters", paid_by()).begin({"records": charged})
+    assert read_paid(store, "letters", with_embeddings=True).embeddings.max() == 0.0
     whole = store_module.read_whole
 
     def read_late(*given, **named):
@@ -185,4 +178,4 @@ def test_a_release_refuses_embeddings_that_are_made_anew_while_it_reads_them(sto
 
     monkeypatch.setattr(store_module, "read_whole", read_late)
     with pytest.raises(PrivacyError, match=r"as they were charged for, got others"):
-        read()
+        read_paid(store, "letters", with_embeddings=True)

@@ -4,7 +4,6 @@ import json
 import os
 import stat
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -19,6 +18,8 @@ from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, Watching, declared
 from dpsynth_assets_tests.stored import (
+    paid_by,
+    read_paid,
     read_private_records,
     read_table,
     write_array,
@@ -183,12 +184,8 @@ def test_a_charge_is_known_by_the_embeddings_of_every_part(tmp_path, store):
     def sort(_, private):
         return {0: private.records.head(int(read_while_another_run_embeds(private)[0]))}
 
-    paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
-    store.passes("letters", paid).begin({"records": known[1]})
-    open_ledger = SimpleNamespace(is_open=bool)
-    parts = store.read_for_release(
-        "letters", ledger=open_ledger, reservation=paid, workers=ONE, with_embeddings=True
-    ).parts
+    store.passes("letters", paid_by()).begin({"records": known[1]})
+    parts = read_paid(store, "letters", workers=ONE, with_embeddings=True).parts
     assert parts.summed(lambda private: np.array([len(private.embeddings)])) > 0
     for read in (
         lambda: parts.summed(read_while_another_run_embeds),

@@ -20,7 +20,7 @@ from dpsynth_assets.orchestration.resources.model_pool import model_step, stage_
 from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
 )
-from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
@@ -185,26 +185,6 @@ def test_one_part_needs_no_workers(tmp_path):
     definitions = dataset_definitions(declared(tmp_path), plan_dataset(declared(tmp_path)))
     asked = {key for each in definitions.assets for key in each.required_resource_keys}
     assert "workers" not in asked
-
-
-def test_parts_are_read_under_an_open_charge_only(tmp_path, store, monkeypatch):
-    store_records(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
-
-    class Closed:
-        def is_open(self, _):
-            return False
-
-    class Reservation:
-        id = "r-1"
-
-    with pytest.raises(UnaccountedReleaseError, match="Expected an open reservation"):
-        store.read_for_release(
-            "letters",
-            ledger=Closed(),
-            reservation=Reservation(),
-            workers=LocalWorkers(1),
-            with_embeddings=True,
-        )
 
 
 def test_embeddings_over_other_parts_than_declared_are_refused(tmp_path, store, public):

@@ -27,7 +27,7 @@ from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared, silent
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watched
-from dpsynth_assets_tests.stored import read_table, write_array
+from dpsynth_assets_tests.stored import read_paid, read_table, write_array
 
 documents, generator, language_model = toys.documents, toys.generator, toys.language_model
 
@@ -264,36 +264,14 @@ def test_what_driver_and_workers_hand_one_another_is_sealed_and_removed(
 
 
 def test_what_a_killed_run_left_for_workers_is_removed_before_anything_is_drawn(tmp_path, store):
-    class Open:
-        def is_open(self, _):
-            return True
-
-    class Reservation:
-        id = "r-1"
-        request = replace_event()
-
     stored(tmp_path, store, 2)
     left = exchange_of(store) / "state-of-a-step"
     left.write_bytes(b"weights of a step that no checkpoint holds")
-    private = store.read_for_release(
-        "letters",
-        ledger=Open(),
-        reservation=Reservation(),
-        workers=LocalWorkers(1),
-        with_embeddings=False,
-    )
+    private = read_paid(store, "letters", "r-1", workers=LocalWorkers(1), with_embeddings=False)
     assert not left.parent.exists()
     assert private.parts.exchange.parent == left.parent.parent
     assert not list(private.parts.exchange.iterdir())
     assert private.parts.exchange.stat().st_mode & 0o777 == 0o700
-
-
-def replace_event():
-    """A request of something that is charged."""
-    from types import SimpleNamespace
-
-    [stage] = methods("next word").plan(1e4).stages
-    return SimpleNamespace(event=stage.mechanism.event())
 
 
 def test_only_exact_sums_are_split():

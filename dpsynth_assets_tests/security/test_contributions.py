@@ -1,40 +1,22 @@
 """Which releases used a record: an answer for who knows its id, and nothing about any other."""
 
 import json
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
-from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.security.conftest import RECORDS
-from dpsynth_assets_tests.stored import write_records
-
-REQUEST = SimpleNamespace(event=GaussianEvent(noise_multiplier=1.0))
-
-
-class LedgerOf:
-    def is_open(self, reservation_id):
-        return True
-
-
-def read(store, reservation):
-    store.read_for_release(
-        "letters",
-        ledger=LedgerOf(),
-        reservation=SimpleNamespace(id=reservation, request=REQUEST),
-        with_embeddings=False,
-    )
+from dpsynth_assets_tests.stored import read_paid, write_records
 
 
 @pytest.fixture
 def table(store):
-    read(store, "first")
+    read_paid(store, "letters", "first", with_embeddings=False)
     write_records(store, "letters", "source", RECORDS.head(1))
-    read(store, "second")
+    read_paid(store, "letters", "second", with_embeddings=False)
     return store.contributions("letters")
 
 
@@ -82,7 +64,7 @@ def test_hashes_of_two_datasets_are_unrelated(store):
 
 def test_equal_populations_are_kept_once(store):
     for reservation in ("first", "second", "third"):
-        read(store, reservation)
+        read_paid(store, "letters", reservation, with_embeddings=False)
     folder = store.base / "letters" / "contributions"
     assert len(list(folder.glob("*.parquet"))) == 1
     assert len(store.contributions("letters").reads()) == 3
@@ -101,7 +83,6 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(
         cohort="letters",
         dataset="letters",
         asset="letters/mean/candidate_corpus",
-        event=REQUEST.event,
         data_version="d7",
     )
     reservation = ledger.reserve(asked, make_terms(accepts_ex_post=False))
