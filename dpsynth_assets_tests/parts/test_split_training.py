@@ -211,9 +211,7 @@ def test_the_union_of_what_workers_draw_is_a_poisson_sample_of_the_whole(tmp_pat
     assert 0.4 < spread < 2.0, "records of different parts toss different coins"
 
 
-def test_a_part_of_which_nothing_is_drawn_adds_nothing_and_the_step_has_noise(
-    tmp_path, store, planted_noise
-):
+def test_a_part_of_which_nothing_is_drawn_adds_nothing(tmp_path, store):
     parts = StoredParts(stored(tmp_path, store, 3), LocalWorkers(1), False, exchange_of(store))
     inside, sizes = drawn_in(parts, 1, 1e-12)
     assert not inside.any()
