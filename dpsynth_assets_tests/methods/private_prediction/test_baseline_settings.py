@@ -4,12 +4,9 @@ Baseline++ of Amin et al. 2025 is a pretrained model with its template and k = 2
 s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 2024 has k = 1.
 """
 
-from functools import partial
-
 import pytest
 
 from dpsynth_assets.methods.base import priced
-from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.decoding import (
@@ -18,9 +15,8 @@ from dpsynth_assets.methods.private_prediction.decoding import (
     public_prompt,
 )
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel, PromptTemplates
+from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets_tests.declared import private
 
 AG_NEWS = 108_000
 DELTA = AG_NEWS**-1.1
@@ -127,14 +123,6 @@ def test_batches_by_places_refuse_a_number_of_batches(cases):
 # Prompts of a method: by default the model's own; declared templates are public terms of a run.
 
 # A base with a domain would give default prompts.
-declare = partial(private, public_data="elsewhere")
-
-
-def test_terms_carry_the_declared_templates_and_none_by_default():
-    assert cohort_terms(declare()).prompts is None
-    prompt = {"private": "{examples}", "text_start": "{"}
-    expected = PromptTemplates(private="{examples}", text_start="{")
-    assert cohort_terms(declare(prompt=prompt)).prompts == expected
 
 
 def test_default_prompts_are_what_the_model_writes(language_model):

@@ -1,4 +1,8 @@
-"""The loop draws what it may and no more, and packing changes nothing."""
+"""What the loop shares with whom, and what it costs.
+
+That it draws what it may and no more, token for token, is shown against an oracle in
+`conformance/test_engine_oracle.py`.
+"""
 
 import weakref
 from functools import partial
@@ -13,16 +17,10 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
-from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 
 COLUMNS, END, VOCABULARY = 10, 1, 31
-CLIP, SIZE = 6.0, 4
 
 
 rules = partial(make_rules, tokens_per_batch=40)
@@ -36,125 +34,30 @@ def random_batches(sizes, seed=0):
     ]
 
 
-def greedy_mean(logits, batch_of_row, active):
-    """The most probable token under the mean of clipped logits: the mechanism without its draw."""
-    tokens = []
-    for batch in active:
-        own = logits[batch_of_row == int(batch)].numpy()
-        scores = mean_scores_oracle(own, clip_bound=CLIP, expected_batch_size=SIZE, temperature=1.0)
-        tokens.append(int(scores.argmax()))
-    return np.array(tokens)
-
-
 class Recorder:
-    """A selector that remembers every question, and answers by `answer`."""
+    """A selector that remembers who was asked about how many rows, and answers by `answer`."""
 
-    def __init__(self, answer=greedy_mean):
-        self.answer = answer
-        self.active = []
-        self.rows = []
-        self.tokens = {}
+    def __init__(self, answer):
+        self.answer, self.active, self.rows = answer, [], []
 
     def __call__(self, logits):
-        tokens, active = (
-            self.answer(logits.private, logits.batch_of_row, logits.active),
-            logits.active,
-        )
-        self.active.append(active.tolist())
+        self.active.append(logits.active.tolist())
         self.rows.append(len(logits.private))
-        for batch, token in zip(active.tolist(), tokens.tolist(), strict=True):
-            self.tokens.setdefault(batch, []).append(token)
-        return Draws.all_private(tokens)
-
-    def count(self, batch):
-        return len(self.tokens[batch])
+        return Draws.all_private(self.answer(logits.private, logits.active))
 
 
 def drawing(seed, end_share=0.1):
     draw = np.random.default_rng(seed)
 
-    def answer(logits, batch_of_row, active):
+    def answer(logits, active):
         tokens = draw.integers(3, VOCABULARY, len(active))
         return np.where(draw.random(len(active)) < end_share, END, tokens)
 
     return answer
 
 
-def by_batch(documents, batches):
-    return [[(d.tokens, d.finished) for d in documents if d.batch == b] for b in range(batches)]
-
-
-def test_reading_a_shared_public_prefix_once_changes_no_document(decoder, monkeypatch):
-    prefix = [5, 9, 4, 17]
-    batches = [[prefix + prompt[:6] for prompt in batch] for batch in random_batches([3, 0, 4])]
-    base, widths = type(decoder.model.base_model), []
-    forward = base.forward
-
-    def spy(self, *args, **kwargs):
-        widths.append(kwargs["input_ids"].shape[1])
-        return forward(self, *args, **kwargs)
-
-    plain = generate_documents(decoder, batches, Recorder(), rules())
-    monkeypatch.setattr(base, "forward", spy)
-    shared = generate_documents(decoder, batches, Recorder(), rules(), public_prefixes=[prefix])
-    assert shared == plain
-    assert widths[:2] == [4, COLUMNS - 4]
-
-
-def test_batches_in_one_pass_write_what_they_write_alone(decoder):
-    batches = random_batches([3, 6, 0, 2], seed=4)
-    together = generate_documents(decoder, batches, Recorder(), rules())
-    alone = [
-        [(d.tokens, d.finished) for d in generate_documents(decoder, [batch], Recorder(), rules())]
-        for batch in batches
-    ]
-    assert by_batch(together, 4) == alone
-
-
-def test_a_model_that_never_ends_draws_exactly_the_budget(decoder):
-    recorder = Recorder(lambda logits, rows, active: np.full(len(active), 7))
-    settings = rules(max_document_tokens=1000 // 4, tokens_per_batch=33)
-    documents = generate_documents(decoder, random_batches([2, 2]), recorder, settings)
-    assert [recorder.count(batch) for batch in (0, 1)] == [33, 33]
-    assert [(len(d.tokens), d.finished) for d in documents] == [(33, False)] * 2
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_no_batch_draws_more_than_its_budget_and_ends_within_the_minimum(decoder, seed):
-    recorder = Recorder(drawing(seed))
-    settings = rules()
-    generate_documents(decoder, random_batches([2, 3, 2]), recorder, settings)
-    for batch in range(3):
-        left = settings.tokens_per_batch - recorder.count(batch)
-        assert 0 <= left < settings.min_tokens_for_new_document
-
-
-def test_every_drawn_token_is_in_a_document_or_ends_one(decoder):
-    recorder = Recorder(drawing(3))
-    documents = generate_documents(decoder, random_batches([2, 2]), recorder, rules())
-    for batch in range(2):
-        written = [t for d in documents if d.batch == batch for t in d.tokens]
-        assert written == [t for t in recorder.tokens[batch] if t != END]
-
-
-def test_documents_end_at_the_greatest_length(decoder):
-    recorder = Recorder(lambda logits, rows, active: np.full(len(active), 7))
-    documents = generate_documents(
-        decoder, random_batches([1]), recorder, rules(max_document_tokens=12)
-    )
-    assert [len(d.tokens) for d in documents] == [12, 12, 12]
-    assert all(d.finished for d in documents)
-
-
-def test_an_empty_batch_generates_like_any_other(decoder):
-    recorder = Recorder(drawing(1))
-    generate_documents(decoder, random_batches([0, 0]), recorder, rules())
-    assert recorder.count(0) > 30
-    assert set(recorder.rows) == {0}
-
-
 def test_finished_batches_leave_the_pass(decoder):
-    def answer(logits, batch_of_row, active):
+    def answer(logits, active):
         return np.where(active == 0, 7, END)
 
     recorder = Recorder(answer)
@@ -168,7 +71,7 @@ def test_no_logits_outlive_their_step(decoder, language_model):
     # The next pass would stand beside them in memory, (R, V) twice.
     alive, held = [], []
 
-    def answer(logits, batch_of_row, active):
+    def answer(logits, active):
         held.append(weakref.ref(logits))
         return np.full(len(active), 7)
 
@@ -208,23 +111,6 @@ def test_decisions_depend_on_tokens_alone_not_on_private_contexts(decoder):
         generate_documents(decoder, random_batches(sizes, 2), recorder, rules())
         asked.append(recorder.active)
     assert asked[0] == asked[1]
-
-
-def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(decoder):
-    mechanism = MeanTokenMechanism(
-        clip_bound=CLIP,
-        temperature=1.0,
-        batch=BatchTerms(expected_batch_size=SIZE, relation=NeighboringRelation.ADD_REMOVE),
-    )
-    meter = PrivateTokenMeter(20, 2)
-    with pytest.raises(UnaccountedReleaseError):
-        generate_documents(
-            decoder,
-            random_batches([2, 2]),
-            lambda logits: Draws.all_private(mechanism.select(logits, meter)),
-            rules(tokens_per_batch=40, end_token_id=-1),
-        )
-    assert meter.spent.tolist() == [20, 20]
 
 
 # Laws of the methods that compare with public text, and of the loop's free tokens.
@@ -291,20 +177,6 @@ def test_every_batch_writes_whatever_it_holds(name, cases, language_model, recor
     assert release.value.rows["batch"].n_unique() == 4
 
 
-def test_no_batch_draws_more_private_tokens_than_planned(cases, language_model, monkeypatch):
-    spent = []
-    spend = PrivateTokenMeter.spend
-
-    def spy(self, batches):
-        spend(self, batches)
-        spent.append(self.spent.max())
-
-    monkeypatch.setattr(PrivateTokenMeter, "spend", spy)
-    plan, release = run("mean_svt", cases, language_model, epsilon=60.0)
-    assert max(spent) <= plan.tokens_per_batch
-    assert release.value.facts["private_tokens"] <= 4 * plan.tokens_per_batch
-
-
 def test_a_threshold_out_of_reach_writes_public_text_alone(cases, language_model):
     config = config_of("mean_svt", svt_threshold=4.0, svt_noise_scale=1e-3)
     _, release = run("mean_svt", cases, language_model, config=config, epsilon=1e6)
@@ -329,24 +201,20 @@ def test_the_break_even_share_is_where_the_two_ways_cost_the_same(cases):
 
 def test_free_tokens_are_not_charged_and_do_not_shorten_the_budget(decoder):
     select, _ = scripted(lambda step: step % 2 == 0)
+    counted = []
     documents = generate_documents(
         decoder,
         [[[3, 4]], [[5]]],
         select,
         free_rules(min_tokens_for_new_document=1),
+        on_step=lambda private, public: counted.append((private, public)),
         public_prompts=[[3], [4, 5]],
     )
+    assert counted == [(2, 0), (0, 2)] * 5 + [(2, 0)]
     for batch in (0, 1):
         mine = [d for d in documents if d.batch == batch]
         assert sum(d.private_tokens for d in mine) == 6
         assert sum(len(d.tokens) for d in mine) == 11
-
-
-def test_a_batch_that_draws_free_tokens_only_ends_at_its_public_limit(decoder):
-    select, _ = scripted(lambda step: False)
-    documents = generate_documents(decoder, [[[3, 4]]], select, free_rules(), public_prompts=[[3]])
-    assert sum(len(d.tokens) for d in documents) == 40
-    assert sum(d.private_tokens for d in documents) == 0
 
 
 def test_public_logits_follow_the_released_text_and_nothing_private(decoder, language_model):
@@ -361,18 +229,3 @@ def test_public_logits_follow_the_released_text_and_nothing_private(decoder, lan
     contexts = decoder.open([[3, 3], [4]], **room, public_prefixes=[[3, 3], [4]], public=True)
     start = contexts.next_logits(torch.tensor([PAD, PAD]), torch.zeros(2, dtype=torch.long))
     assert torch.equal(seen[0][0], start)
-
-
-def test_progress_counts_private_and_public_tokens_apart(decoder):
-    select, _ = scripted(lambda step: step % 2 == 0)
-    counted = []
-    generate_documents(
-        decoder,
-        [[[3, 4]]],
-        select,
-        free_rules(min_tokens_for_new_document=1),
-        on_step=lambda private, public: counted.append((private, public)),
-        public_prompts=[[3]],
-    )
-    assert set(counted) == {(1, 0), (0, 1)}
-    assert sum(private for private, _ in counted) == 6

@@ -66,13 +66,6 @@ def test_rows_of_kept_passes_are_the_rows_of_the_corpus(cases, language_model, c
     assert counted_passes["run"] == len(passes.kept)
 
 
-def test_the_realised_cost_of_kept_passes_counts(cases, language_model):
-    passes = MemoryPasses()
-    first = generated("median_clustered", cases, language_model, passes)
-    again = generated("median_clustered", cases, language_model, passes)
-    assert again.cost.ex_post_epsilon == first.cost.ex_post_epsilon > 0
-
-
 def test_costs_of_single_tokens_are_read_back_with_their_passes(
     cases, language_model, counted_passes
 ):
