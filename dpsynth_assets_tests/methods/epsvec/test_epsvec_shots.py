@@ -76,17 +76,6 @@ def test_a_record_more_or_less_moves_one_count_by_one(cases, gone):
     assert votes(cases, nulled).tolist() == votes(cases, others).tolist()
 
 
-def test_a_record_replaced_by_one_of_another_label_moves_two_counts_by_one(cases):
-    records = cases.records(20)
-    changed = records.with_columns(
-        pl.when(pl.col("record_id") == "r0").then(pl.lit("y")).otherwise("label").alias("label")
-    )
-    moved = np.abs(votes(cases, records) - votes(cases, changed))
-    assert np.linalg.norm(moved) == pytest.approx(
-        histogram.l2_sensitivity(NeighboringRelation.REPLACE_ONE)
-    )
-
-
 def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, noiseless):
     records = pl.DataFrame(
         {"text": ["bread warm"] * 3 + ["old hall"] * 2 + ["quiet hall"], "label": ["x"] * 5 + ["y"]}

@@ -27,11 +27,6 @@ def test_candidates_and_negatives_read_nothing_private(cases):
     assert made[VECTORS].after == (SHOTS, NEGATIVES)
 
 
-def test_ablations_have_fewer_or_freer_stages(cases):
-    assert tuple(stages(cases, use_vectors=False)) == (POOL, SHOTS)
-    assert tuple(stages(cases, use_fixed_shots=False)) == (NEGATIVES, VECTORS)
-
-
 def test_a_public_stage_cannot_ask_for_private_inputs():
     with pytest.raises(ValueError, match="read no private data"):
         Stage(name="pool", title="Pool.", make=print, needs_embeddings=True)

@@ -148,26 +148,6 @@ def test_no_record_shares_a_pass_and_public_texts_do(cases, toy_model, noiseless
     assert set(passed) == {1}
 
 
-def test_engines_are_told_that_records_are_private(cases, engine):
-    task = task_of(cases, engine)
-    assert set(engine.provenances[-2:]) == {Provenance.PUBLIC}
-    engine.provenances.clear()
-    release_vectors(task, cases.private(cases.records(20)), cases.silent)
-    assert set(engine.provenances) == {Provenance.PRIVATE}
-
-
-def test_a_record_that_changes_its_label_moves_less_than_replacing_is_charged(
-    cases, engine, noiseless
-):
-    task, records = task_of(cases, engine), cases.records(20)
-    changed = records.with_columns(
-        pl.when(pl.col("record_id") == "r0").then(pl.lit("y")).otherwise("label").alias("label")
-    )
-    moved = summed(cases, task, records, noiseless) - summed(cases, task, changed, noiseless)
-    bound = stacked_l2_sensitivity(l2_bounds=(1.0, 1.0), records=1, relation=REPLACE_ONE)
-    assert 0 < np.linalg.norm(moved) <= math.sqrt(4) < bound
-
-
 def test_null_records_and_undeclared_labels_add_nothing(cases, engine, noiseless):
     task = task_of(cases, engine, relation=ZERO_OUT)
     records = cases.records(20, labels=("x", "y", "undeclared"))

@@ -35,12 +35,6 @@ def test_labels_take_turns_and_rows_have_words(cases, released):
     assert corpus.facts["rows"] == 7
 
 
-def test_more_rows_begin_with_the_same_rows(cases, released):
-    few, many = write(cases, released, rows=4), write(cases, released, rows=40)
-    assert many.rows.height == 40
-    assert many.rows.head(4).equals(few.rows)
-
-
 def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases, released, engine):
     stored = vectors_of(released)
     bounds = dict(zip((2, 5), stored.clip_bounds, strict=True))
