@@ -1,6 +1,5 @@
 """A toy cohort, a toy embedder and a writer that needs no model."""
 
-import hashlib
 from functools import partial
 
 import numpy as np
@@ -8,31 +7,13 @@ import pytest
 
 from dpsynth_assets.methods.evolution.config import AugPeConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import WordEmbedder, made_terms, records_of
 
 DIMENSION = 8
 WORDS = ("harbour", "bakery", "museum", "garden")
 
 
-class WordEmbedder:
-    """Embeds a text by the words it holds, and a little by everything else."""
-
-    name = "words"
-    dimension = DIMENSION
-
-    def embed(self, texts, progress=None, *, public=False):
-        del progress
-        rows = np.array([self._vector(text) for text in texts], dtype=np.float32)
-        return rows.reshape(len(texts), DIMENSION)
-
-    @staticmethod
-    def _vector(text):
-        vector = np.full(DIMENSION, 1e-3)
-        for place, word in enumerate(WORDS):
-            vector[place] += text.split().count(word)
-        noise = hashlib.sha256(text.encode()).digest()[: DIMENSION - len(WORDS)]
-        vector[len(WORDS) :] += np.frombuffer(noise, dtype=np.uint8) / 2560.0
-        return vector / np.linalg.norm(vector)
+EMBEDDER = WordEmbedder(WORDS, DIMENSION)
 
 
 class WordApi:
@@ -73,7 +54,7 @@ def make_records(counts, labels=("x", "y")):
 
 def make_private(counts=(40, 20), labels=("x", "y")):
     records = make_records(counts, labels)
-    embeddings = WordEmbedder().embed(records["text"].to_list())
+    embeddings = EMBEDDER.embed(records["text"].to_list())
     return PrivateInputs(records=records, embeddings=embeddings)
 
 
@@ -88,7 +69,7 @@ def make_config(**changes):
 
 
 def make_public(**changes):
-    return PublicInputs(language_model=None, text_embedder=WordEmbedder(), seed=7, **changes)
+    return PublicInputs(language_model=None, text_embedder=EMBEDDER, seed=7, **changes)
 
 
 @pytest.fixture

@@ -147,12 +147,6 @@ def test_records_without_a_share_of_the_budget_are_refused():
         record_level(0.0)
 
 
-def test_a_release_for_records_too_is_drawn_under_its_event():
-    settings = config(record_level=True)
-    made = record_level(2.0)
-    assert released(settings, made=made).counts.shape == (1, 6)
-
-
 # ------------------------------------------------------------------------- public incidence
 
 

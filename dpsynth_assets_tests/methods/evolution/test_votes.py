@@ -39,16 +39,6 @@ def test_every_record_votes_for_the_nearest_candidate_of_its_label(seed, records
     assert found.tolist() == by_definition(vectors, own, candidates, theirs).tolist()
 
 
-def test_one_record_more_changes_the_histogram_by_one_vote():
-    vectors, candidates = unit_rows(300, 24, 3), unit_rows(50, 24, 4)
-    own, theirs = np.arange(300) % 4, np.arange(50) % 4
-    votes_of = [
-        np.bincount(nearest_candidates(vectors[:n], own[:n], candidates, theirs), minlength=50)
-        for n in (299, 300)
-    ]
-    assert np.abs(votes_of[1] - votes_of[0]).sum() == 1
-
-
 def test_records_in_the_order_of_their_labels_vote_as_before(tmp_path):
     vectors, candidates = unit_rows(200, 12, 5), unit_rows(30, 12, 6)
     own, theirs = np.arange(200) % 5 - 1, np.arange(30) % 3

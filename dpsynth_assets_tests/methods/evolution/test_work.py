@@ -9,9 +9,9 @@ from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
+from dpsynth_assets_tests.methods.cohorts import WordEmbedder
 from dpsynth_assets_tests.methods.evolution.conftest import (
     WordApi,
-    WordEmbedder,
     make_config,
     make_private,
     make_public,
