@@ -179,22 +179,3 @@ def test_other_rows_of_the_generator_pay_for_no_other_vectors(run):
     run(method, settings, behind=(more,))
     again = [e.asset for e in run.ledger.entries() if e.event and not is_post_processing(e.event)]
     assert again == paid
-
-
-def test_a_corpus_that_is_not_there_is_refused_before_a_charge(run):
-    with pytest.raises(PrivacyError, match="'nobody'"):
-        run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "nobody"})
-    with pytest.raises(PrivacyError, match="built on aug_pe_from_corpus itself"):
-        run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "aug_pe_from_corpus"})
-    assert not run.ledger.entries()
-
-
-def test_an_ex_post_corpus_is_no_start(run):
-    median = {
-        "method": "median_clustered",
-        "name": "first",
-        "settings": {"expected_batch_size": 16, "max_batches": 4},
-    }
-    with pytest.raises((PrivacyError, ValueError)):
-        run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}, behind=(median,))
-    assert not run.ledger.entries()

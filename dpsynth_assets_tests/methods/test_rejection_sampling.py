@@ -107,14 +107,6 @@ def test_facts_count_candidates_and_carry_the_judges_own():
     assert facts["mean_score_candidates"] < facts["mean_score_accepted"]
 
 
-def test_the_same_writer_and_judge_give_the_same_rows():
-    first, second = (
-        accept(30, rounds=2, writer=Writer(lambda p: p % 7)),
-        accept(30, rounds=2, writer=Writer(lambda p: p % 7)),
-    )
-    assert first[:2] == second[:2]
-
-
 def test_rows_without_a_word_are_rejected_unseen():
     def blank_first(places, round_number, _progress):
         return [" \n" if round_number == 0 and place else "9" for place in places]

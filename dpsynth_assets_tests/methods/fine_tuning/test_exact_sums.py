@@ -44,24 +44,6 @@ def test_the_setting_decides_how_clipped_gradients_are_added(
     assert plan.parameters.get("exact_sums", False) is (products is Products.FLOAT64)
 
 
-def test_records_pass_alone_for_exact_sums_and_share_passes_up_to_what_is_kept_back(
-    cases, public, tmp_path, monkeypatch
-):
-    together = []
-    original = sources.LossOfPart
-    monkeypatch.setattr(
-        sources, "LossOfPart", lambda n, losses: together.append(n) or original(n, losses)
-    )
-    inputs = replace(public, public_records=None)
-    for number, chosen in enumerate(({"exact_sums": True}, {})):
-        together.clear()
-        method = DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), cases.terms())
-        [stage] = method.plan(4.0).stages
-        place = CheckpointFolders(tmp_path / str(number))
-        stage.release(cases.private(), inputs, place, lambda *_: None)
-        assert (max(together, default=1) == 1) is bool(chosen)
-
-
 def test_the_bound_that_is_kept_back_follows_from_public_numbers(cases):
     terms = cases.terms()
 

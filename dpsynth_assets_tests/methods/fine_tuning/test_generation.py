@@ -21,7 +21,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
     GeneratorConfig,
 )
 from dpsynth_assets.methods.fine_tuning.generators import training_pairs
-from dpsynth_assets.methods.fine_tuning.writing import GeneratorWeights, open_writer
+from dpsynth_assets.methods.fine_tuning.writing import open_writer
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
@@ -301,14 +301,6 @@ def test_a_served_generator_writes_what_its_weights_do(opened):
             each.texts(CONDITIONS, 3, top_p=1e-6, max_new_tokens=12) for each in (alone, writer)
         )
     assert [text.split("  ")[0] for text in theirs] == [text.split("  ")[0] for text in ours]
-
-
-def test_documents_of_released_weights_end_with_the_tokenizers_end_token(folders):
-    generator = load_conditional_generator(folders["decoder_only"], device="cpu")
-    end = generator.encoder.end_token_id
-    assert end == generator.tokenizer.eos_token_id
-    weights = GeneratorWeights(folders["decoder_only"], end_token_id=end)
-    assert weights.end_token_id == end
 
 
 def test_a_served_generator_writes_records_of_the_declared_schema(opened):
