@@ -174,27 +174,6 @@ def sample(model, prompts, limits=None, **rules):
     )
 
 
-def test_cold_sampling_follows_the_greedy_path(llama):
-    prompts = random_prompts(6, seed=2)
-    for prompt, document in zip(prompts, sample(llama, prompts, temperature=1e-4), strict=True):
-        greedy = []
-        while len(greedy) < NEW:
-            logits = plain_logits(llama, prompt + greedy)
-            logits[PAD] = -torch.inf
-            token = int(logits.argmax())
-            if token == END:
-                break
-            greedy.append(token)
-        assert document == greedy
-
-
-def test_each_document_keeps_its_own_limit_and_zero_writes_nothing(llama):
-    limits = [0, 1, 5, NEW]
-    documents = sample(llama, random_prompts(4), limits)
-    assert all(len(d) <= n for d, n in zip(documents, limits, strict=True))
-    assert documents[0] == []
-
-
 def test_sampled_documents_hold_neither_end_nor_padding(llama):
     documents = sample(llama, random_prompts(64), temperature=5.0)
     assert any(len(document) < NEW for document in documents)

@@ -28,13 +28,6 @@ def test_the_loaded_model_names_its_format_and_tokens(toy_model):
     assert toy_model.name == "toy"
 
 
-def test_logits_are_as_wide_as_the_vocabulary(toy_model):
-    import torch
-
-    logits = toy_model.model(torch.tensor([[0, 5, 6]])).logits
-    assert logits.shape == (1, 3, toy_model.vocabulary_size)
-
-
 def test_the_model_is_in_evaluation_mode_without_gradients(toy_model):
     assert not toy_model.model.training
     assert not any(parameter.requires_grad for parameter in toy_model.model.parameters())

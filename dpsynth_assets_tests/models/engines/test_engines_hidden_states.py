@@ -156,13 +156,6 @@ def test_a_text_without_tokens_gives_zeros(model):
     assert not states(model, [[]], [0])[0].any()
 
 
-def test_progress_ends_at_one(model, texts):
-    shares = []
-    states(model, texts, [0], progress=shares.append)
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-
-
 def test_the_engine_encodes_and_cuts(toy_model):
     engine = DecoderEngine(toy_model)
     text = "The parcel has not arrived yet."

@@ -7,7 +7,6 @@ from dpsynth_assets.models.topic_model.fitting import (
     average_neighbors,
     dense_groups,
     fit_topic_model,
-    mean_directions,
     principal_components,
     split,
     within_bounds,
@@ -193,13 +192,6 @@ def test_a_split_gives_every_piece_documents():
     assert np.unique(split(members, 7, seed=0)).tolist() == list(range(7))
 
 
-def test_groups_are_reported_as_they_are_found(corpus, settings):
-    reports = []
-    dense_groups(corpus.embeddings, settings, lambda share, message: reports.append(share))
-    assert reports == sorted(reports)
-    assert 0 <= reports[0] <= reports[-1] <= 1
-
-
 @pytest.mark.parametrize("documents", [2, 39])
 def test_fewer_documents_than_two_groups_are_all_noise(documents):
     sample = unit(np.random.default_rng(7).normal(size=(documents, 8)))
@@ -227,12 +219,6 @@ def test_the_largest_group_is_split_first():
     assert sorted(set(split.tolist())) == [NOISE, 0, 1, 2, 3]
 
 
-def test_without_groups_everything_is_split():
-    groups = np.full(60, NOISE)
-    split = within_bounds(groups, sample_of(groups), TopicModelSettings(min_topics=3))
-    assert sorted(set(split.tolist())) == [0, 1, 2]
-
-
 def test_the_nearest_groups_are_merged():
     centers = np.eye(4, dtype=np.float32)
     centers[3] = unit(centers[2] + 0.1)
@@ -242,13 +228,6 @@ def test_the_nearest_groups_are_merged():
     assert merged[10] == merged[15]
     assert len({merged[0], merged[5], merged[10]}) == 3
     assert merged[20] == NOISE
-
-
-def test_mean_directions_average_members():
-    members = unit(np.random.default_rng(1).normal(size=(7, 5)))
-    groups = np.array([1, 0, 1, 2, 0, 2, 2])
-    expected = unit(np.stack([members[groups == g].mean(axis=0) for g in range(3)]))
-    np.testing.assert_allclose(mean_directions(members, groups), expected, atol=1e-6)
 
 
 EVERY_WORD = TopicModelSettings(min_word_documents=1)
