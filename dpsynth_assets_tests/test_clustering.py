@@ -40,15 +40,6 @@ def test_each_record_goes_to_the_largest_inner_product():
     np.testing.assert_array_equal(nearest_center(records, centers), expected)
 
 
-def test_a_record_s_center_does_not_depend_on_the_others():
-    records, centers = _unit(600, 1, 384), _unit(50, 2, 384)
-    together = nearest_center(records, centers)
-    alone = [int(nearest_center(records[[row]], centers)[0]) for row in range(0, 600, 7)]
-    np.testing.assert_array_equal(together[::7], alone)
-    np.testing.assert_array_equal(nearest_center(records[::-1], centers)[::-1], together)
-    np.testing.assert_array_equal(nearest_center(records[1:], centers), together[1:])
-
-
 def test_ties_go_to_the_lowest_index():
     centers = np.eye(3, dtype=np.float32)[[0, 1, 1, 0]]
     records = np.eye(3, dtype=np.float32)

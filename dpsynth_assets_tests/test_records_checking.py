@@ -184,13 +184,6 @@ def test_a_missing_source_is_an_error_with_its_path(tmp_path):
         assert problem.field == "source.path"
 
 
-def test_a_missing_column_is_an_error_at_the_field_that_names_it(tmp_path):
-    columns = {"text": "text", "labels": ["kind"], "id": "kee"}
-    file = write(tmp_path, [GOOD], columns=columns)
-    problem = only(check(file), file)
-    assert (problem.field, problem.severity) == ("columns.id", "error")
-
-
 @pytest.mark.parametrize(("number", "fits"), [(8, False), (9, True), (11, True), (12, False)])
 def test_a_public_number_of_records_is_about_the_number_there_is(number, fits):
     """A refusal on one record more or fewer would tell whether one is among them."""

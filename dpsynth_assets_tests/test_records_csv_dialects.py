@@ -6,9 +6,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dpsynth_assets.datasets import PublicDataSpec, SourceSpec
+from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.files.kept import version_of
-from dpsynth_assets.records import SourceError, read_public_records
+from dpsynth_assets.records import SourceError
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.csv_files import Dialect, recognised_dialect
 from dpsynth_assets.records.sources import read_source
@@ -58,13 +58,6 @@ def test_every_dialect_gives_the_same_records(tmp_path, sign, encoding, name):
     spec = declare(written(tmp_path, sign, encoding, name), separator=sign, encoding=encoding)
     expected = [tuple(value.replace("ï", "i") for value in row) for row in EXPECTED]
     assert records(spec) == (expected if encoding == "cp1250" else EXPECTED)
-
-
-def test_a_public_base_reads_dialects_too(tmp_path):
-    source = {"path": str(written(tmp_path, ";", "utf-16")), "separator": ";", "encoding": "utf16"}
-    base = {"name": "mine", "source": source, "columns": {"text": "body", "labels": ["stars"]}}
-    read = read_public_records(PublicDataSpec.model_validate(base))
-    assert read["text"].to_list() == [text for _, text, _ in EXPECTED]
 
 
 def test_a_byte_that_the_encoding_does_not_know_spoils_its_record_alone(tmp_path):

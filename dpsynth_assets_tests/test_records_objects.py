@@ -160,17 +160,6 @@ def test_bytes_are_refused_without_showing_them(tmp_path, values):
     assert SECRET not in str(caught.value)
 
 
-def test_a_nested_label_is_refused_as_a_label(tmp_path):
-    spec = declare(
-        write_parquet(tmp_path, ROWS),
-        columns={"object": NAMES, "labels": ["cast"]},
-        public_facts={"labels": {"cast": ["A"]}},
-    )
-    with pytest.raises(SourceError) as caught:
-        read_private_records(spec)
-    assert caught.value.field == "columns.labels.0"
-
-
 def test_checking_names_the_object_where_a_text_has_a_problem(tmp_path):
     write_jsonl(tmp_path, [ROWS[0], dict.fromkeys(NAMES)])
     source = {"path": str(tmp_path / "a.jsonl"), "max_set_aside": 0.5}

@@ -449,12 +449,6 @@ def test_attacks_are_public_and_reach_public_assets_alone():
         assert all(parent.path[0] == "public" for parent in node.parent_keys)
 
 
-def test_without_a_median_there_is_no_audit_of_one():
-    spec, plan = planned("mean_uniform")
-    (only,) = attacks.attack_definitions(spec, plan).assets
-    assert only.key == dg.AssetKey(["letters", "audit", attacks.RECONSTRUCTION])
-
-
 def test_batches_of_several_medians_are_told_apart():
     from dpsynth_assets.attacks.median_audit import BatchGap
 

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import dagster as dg
-import pytest
 import yaml
-from pydantic import ValidationError
 
 from dpsynth_assets.datasets.template import dataset_template
 from dpsynth_assets.definitions import defs
@@ -126,12 +124,6 @@ def test_a_method_without_its_inputs_is_refused_and_keeps_no_other_cohort_from_o
         assert "Refused: " in graph.get(dg.AssetKey(place.split("/"))).description
     # What can be made of such a file still can.
     assert "Refused: " not in graph.get(dg.AssetKey(["a_circle", "ctcl", "corpus"])).description
-
-
-def test_component_refuses_what_the_dataset_file_may_not_say():
-    attributes = yaml.safe_load(dataset_template("reviews"))["attributes"] | {"unknown_key": 1}
-    with pytest.raises(ValidationError, match="unknown_key"):
-        PrivateDataset.from_attributes_dict(attributes=attributes)
 
 
 def test_components_are_described_for_the_catalogue():

@@ -1,7 +1,6 @@
 """A privately trained downstream model is scored beside the corpora, from its latest release."""
 
 import json
-from types import SimpleNamespace
 
 import dagster as dg
 import numpy as np
@@ -116,8 +115,3 @@ def test_the_report_waits_for_the_model_and_for_no_corpus_of_it(spec, plan):
     [report] = evaluation_definitions(spec, plan).assets
     assert key in report.asset_deps[report.key]
     assert all("downstream_fine_tuning" not in k.path or k == key for k in report.dependency_keys)
-
-
-def test_methods_with_corpora_are_no_models(spec, plan):
-    others = SimpleNamespace(methods=plan.methods[:1], terms=plan.terms)
-    assert model_keys(spec, others) == []

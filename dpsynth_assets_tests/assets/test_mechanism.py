@@ -235,17 +235,6 @@ def test_value_stored_by_a_run_that_died_before_its_commit_is_committed_not_redr
     assert spent(ledger) == paid
 
 
-def test_ex_post_value_without_its_realised_bound_is_drawn_again(ledger, store, monkeypatch):
-    cost = Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.5)
-    draw = Mechanism(ledger, cost=cost)
-    asked = request(guarantee=GuaranteeType.EX_POST, event=None)
-    with killed_at(monkeypatch, Ledger, "commit"):
-        run(ledger, store, draw, asked)
-    run(ledger, store, draw, asked)
-    assert draw.draws == 2
-    assert ledger.spend("tickets", TERMS).ex_post_epsilon_max == pytest.approx(1.5)
-
-
 def test_a_stored_value_that_was_altered_is_not_reused(ledger, store):
     release = run(ledger, store, Mechanism(ledger))
     facts = store.folder(release.reservation.id) / "facts.json"

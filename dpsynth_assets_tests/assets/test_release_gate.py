@@ -114,15 +114,6 @@ def test_spans_that_overlap_are_one_and_texts_are_kept_apart(ledger, plan):
     assert table.rows() == [(0, SECRET), (0, cut), (1, cut)]
 
 
-def test_neither_the_corpus_nor_its_gate_can_open_a_private_record(plan):
-    (planned,) = plan.methods
-    corpus = corpus_asset(SPEC, plan, planned)
-    gates = corpus_asset_checks(SPEC, plan.budget, planned)
-    for each in [corpus, *gates]:
-        assert "sensitive_store" not in each.required_resource_keys
-    assert all("private" not in key.path[-1] for key in corpus.dependency_keys)
-
-
 @pytest.mark.parametrize("text", ["a calm letter", SECRET, " "])
 def test_in_one_run_the_corpus_follows_the_gate(ledger, text, plan):
     rows = candidate(ledger, plan, [text])
