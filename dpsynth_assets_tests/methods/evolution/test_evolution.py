@@ -17,11 +17,13 @@ from dpsynth_assets.methods.evolution.population import (
 from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.evolution.votes import PrivateVotes
 from dpsynth_assets.methods.inputs import silent
+from dpsynth_assets.orchestration.assets.stage_metadata import rounds_table
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.report.plots import votes_by_rank_plot
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.evolution.conftest import (
     EMBEDDER,
@@ -99,6 +101,13 @@ def test_losers_are_forgotten_but_for_the_last_round(tmp_path):
     losers = generations.filter(pl.col("survived") == 0)
     assert losers.filter(pl.col("iteration") < 3)["text"].is_null().all()
     assert losers.filter(pl.col("iteration") == 3)["text"].is_not_null().all()
+
+
+def test_negative_votes_can_be_drawn_and_the_table_has_a_line_a_round(tmp_path):
+    votes = Votes()
+    generations = evolve(tmp_path / "a", lambda *told: -votes(*told)).generations
+    assert votes_by_rank_plot(generations, noise_std=4.0).startswith(b"\x89PNG")
+    assert len(rounds_table(generation_facts(generations)).splitlines()) == 5
 
 
 def test_lookahead_votes_on_the_mean_of_variations(tmp_path):

@@ -9,11 +9,6 @@ import pytest
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.methods.private_prediction.decoding import (
-    context_prompts,
-    prompt_columns,
-    public_prompt,
-)
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -118,21 +113,3 @@ def test_batches_by_places_refuse_a_number_of_batches(cases):
     refusal = priced(MeanUniform(config, terms), 10.0).refusal
     assert refusal is not None
     assert "batches_per_label" in refusal
-
-
-# Prompts of a method: by default the model's own; declared templates are public terms of a run.
-
-# A base with a domain would give default prompts.
-
-
-def test_default_prompts_are_what_the_model_writes(language_model):
-    columns = prompt_columns(language_model, ("ex", "why"), 2, 5)
-    frame = len(language_model.prompt_ids("why", ["", ""], 5))
-    assert columns == frame + 2 * 5
-    contexts = [["abc", "de"], ["a" * 50, "b" * 50]]
-    written = context_prompts(
-        language_model, "why", contexts, max_example_tokens=5, columns=columns
-    )
-    assert written == [language_model.prompt_ids("why", texts, 5) for texts in contexts]
-    assert len(written[1]) == columns
-    assert public_prompt(language_model, "why") == language_model.prompt_ids("why", [], 1)

@@ -245,17 +245,6 @@ def test_a_tokenizer_that_cannot_be_read_is_refused_in_one_line():
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["mean_uniform", "median_clustered"])
-def test_what_stands_in_the_way_is_told_before_the_charge(name, bound, cases):
-    model = BytesModel()
-    model.tokenizer = object()
-    method = bound(name)
-    (stage,) = method.plan(8.0).stages
-    public = cases.clustered(model)
-    with pytest.raises(ValueError, match="Expected a tokenizer"):
-        stage.check(public)
-
-
 def test_a_constraint_opens_after_the_declared_start_and_spells_as_it_does(model):
     start = '{"kind": "'
     constraint = JsonConstraint(model, json.dumps(SCHEMA), start)

@@ -218,12 +218,6 @@ def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, c
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_slack_of_zero_is_refused(name, cases):
-    _, plan = planned_in_vllm(name, cases, "vllm", logit_slack=0.0)
-    assert plan.refusal.startswith("Expected logit_slack > 0 with decoder: transformers or vllm")
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
     _method, plan = planned_in_vllm(name, cases, "vllm")
     model = cases.model()

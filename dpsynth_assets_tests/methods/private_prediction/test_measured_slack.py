@@ -287,6 +287,8 @@ def test_a_slack_of_zero_in_vllm_is_planned_only_where_kernels_are_asked_for(cas
         settings = BATCHES | {"logit_slack": 0.0}
         return priced(bound_method("mean_uniform", settings, terms_of(cases, kind)), 200.0)
 
+    refused = "Expected logit_slack > 0 with decoder: transformers or vllm"
+    assert plan("vllm").refusal.startswith(refused)
     assert "VLLM_BATCH_INVARIANT=1" in plan("vllm").refusal
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     assert plan("vllm").refusal is None

@@ -102,11 +102,6 @@ def test_too_small_a_budget_is_refused_in_one_line(name, cases):
     assert plan.event is None
 
 
-def test_median_refuses_a_cohort_that_does_not_accept_ex_post(cases):
-    plan = priced(bound("median_clustered", cases.terms()), 10.0)
-    assert "ex-post" in plan.refusal
-
-
 def test_median_draws_as_many_tokens_as_the_mean_at_the_matched_epsilon(cases):
     terms = cases.terms(accepts_ex_post=True)
     mean = get_method("mean_clustered")(config_of("mean_clustered"), terms).plan(7.0)
@@ -115,12 +110,6 @@ def test_median_draws_as_many_tokens_as_the_mean_at_the_matched_epsilon(cases):
     assert median.tokens_per_batch == mean.tokens_per_batch
     assert median.event is None
     assert median.guarantee is GuaranteeType.EX_POST
-
-
-def test_median_without_an_epsilon_to_match_is_refused(cases):
-    terms = cases.terms(accepts_ex_post=True)
-    plan = priced(bound("median_clustered", terms), 0.0)
-    assert "matched_epsilon" in plan.refusal
 
 
 def test_uniform_batches_without_a_public_number_are_refused(cases):
@@ -132,11 +121,18 @@ def test_uniform_batches_without_a_public_number_are_refused(cases):
     assert method(config, terms).plan(10.0).refusal is None
 
 
-@pytest.mark.parametrize("name", ["mean_clustered", "median_clustered"])
-def test_clustered_batches_without_a_histogram_are_refused(name, cases):
-    terms = cases.terms(has_cluster_histogram=False, accepts_ex_post=True)
-    refused = priced(bound(name, terms), 10.0)
-    assert "cluster_histogram" in refused.refusal
+@pytest.mark.parametrize(
+    ("name", "terms", "epsilon", "lacks"),
+    [
+        ("mean_clustered", {"has_cluster_histogram": False}, 10.0, "cluster_histogram"),
+        ("median_clustered", {"has_cluster_histogram": False}, 10.0, "cluster_histogram"),
+        ("median_clustered", {}, 0.0, "matched_epsilon"),
+        ("median_clustered", {"accepts_ex_post": False}, 10.0, "ex-post"),
+    ],
+)
+def test_a_method_that_lacks_what_it_needs_is_refused(name, terms, epsilon, lacks, cases):
+    refused = priced(bound(name, cases.terms(**{"accepts_ex_post": True} | terms)), epsilon)
+    assert lacks in refused.refusal
 
 
 @pytest.mark.parametrize(
