@@ -110,6 +110,7 @@ def test_without_templates_whole_documents_precede_the_opening_of_one_more(
         documents = [token for own in ids for token in [*opening, *own, *close]]
         for same in (PromptedModel(model, form=form), prompted(model, PromptTemplates())):
             assert same.prompt_ids(label, examples, 5) == [*prompt, *documents, *opening]
+            assert public_prompt(same, label) == [*prompt, *opening]
 
 
 @settings(max_examples=40, deadline=None)
