@@ -212,18 +212,13 @@ def test_a_slot_assigned_to_a_killed_waiter_is_freed(process):
     """The holder ends, its slot is assigned to a waiter that was killed: the next run gets it."""
     with dagster_instance() as instance:
         storage = instance.event_log_storage
-        first = started(instance)
-        job = dg.Definitions([held]).resolve_implicit_global_asset_job_def()
-        waiter = instance.create_run_for_job(job)
-        event = dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=waiter.job_name)
-        instance.report_dagster_event(event, run_id=waiter.run_id)
-        assert not storage.claim_concurrency_slot("gpu", waiter.run_id, "held").is_claimed
-        kill(process(waiter.run_id))
+        waiter = started(instance, holds="waits")
+        kill(process(waiter))
+        (first,) = storage.get_concurrency_info("gpu").active_run_ids
         storage.free_concurrency_slots_for_run(first)
-        assert storage.get_concurrency_info("gpu").assigned_run_ids == {waiter.run_id}
+        assert storage.get_concurrency_info("gpu").assigned_run_ids == {waiter}
         free_dead_runs(instance)
-        third = instance.create_run_for_job(job)
-        assert storage.claim_concurrency_slot("gpu", third.run_id, "held").is_claimed
+        started(instance)
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,11 @@ def package(house, tmp_path):
 
 @pytest.mark.parametrize("name", [PROOF_FILE, LABEL_FILE, CARD_FILE, "data/more"])
 def test_a_package_that_does_not_end_is_not_read(package, name):
+    """A folder behind a link is not listed, and readers of `data` follow it."""
     file = package / name
-    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+    for target in (None, "/dev/zero", "/nowhere", package.parent):
         file.unlink(missing_ok=True)
-        make(file)
+        file.symlink_to(target) if target else os.mkfifo(file)
         (problem,) = verify_package(package).problems
         assert problem == f"{name}: expected a file or a folder, got something else."
     file.unlink()

@@ -221,14 +221,6 @@ def test_a_refuted_claim_stops_publication_with_one_line_and_leaves_what_was_the
     assert json.loads((folder / "privacy_label.json").read_text()) == label
 
 
-def test_a_claim_that_was_refuted_under_other_settings_stops_nothing(paid, ledger):
-    spec, plan, entry = paid
-    record(plan, model="another model", passed=False)
-    assert refusal(attacks_on(entry)) is None
-    published(spec, plan, ledger, entry)
-    assert released_folder("letters", "mean_uniform").is_dir()
-
-
 def test_what_builds_on_a_refuted_release_is_not_published_either(ledger):
     spec, plan = declared()
     base = charge(ledger, spec, plan)

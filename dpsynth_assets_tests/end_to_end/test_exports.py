@@ -122,18 +122,6 @@ def test_every_altered_missing_or_added_file_is_refused(exported, tmp_path):
     )
 
 
-def test_what_is_neither_a_file_nor_a_folder_is_refused(exported, tmp_path):
-    """A folder behind a link is not listed, and readers of `data` follow it."""
-    root, _ = exported
-    shutil.copytree(root / DP / "data", tmp_path / "elsewhere")
-    for name, target in (("more", tmp_path / "elsewhere"), ("lost.parquet", tmp_path / "gone")):
-        copy = tmp_path / f"with_{name}"
-        shutil.copytree(root / DP, copy)
-        (copy / "data" / name).symlink_to(target)
-        (problem,) = verify_package(copy).problems
-        assert problem == f"data/{name}: expected a file or a folder, got something else."
-
-
 def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(exported, copy):
     root, _ = exported
     (file,) = (copy / "data").iterdir()
