@@ -47,7 +47,7 @@ def test_the_statement_shows_the_reading_and_leaves_what_the_filter_leaves(ledge
 def test_the_filter_refuses_what_the_best_order_would_admit_and_shows_its_own_number(ledger):
     terms = make_terms(epsilon=1.02 * epsilon_of([TRAINING], DELTA, "zcdp"))
     told = ledger.preview(training(1), terms)
-    assert told.total_epsilon < told.budget_epsilon < told.filter_epsilon
+    assert told.total_epsilon < terms.epsilon < told.filter_epsilon
     with pytest.raises(BudgetExceededError) as refusal:
         ledger.reserve(training(1), terms)
     assert "at the one order of a filter of this budget" in str(refusal.value)

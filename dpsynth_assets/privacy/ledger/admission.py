@@ -7,7 +7,6 @@ account and one partition of its records, and approvals. Then it is priced.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from dpsynth_assets.privacy.directed_rounding import (
     declared,
@@ -46,8 +45,6 @@ class Admission:
     """Answer of the ledger to a request.
 
     Attributes:
-        budget_epsilon: ε the dataset file allows the cohort.
-        delta: δ of the cohort.
         spent_epsilon: ε of what was charged so far, rounded up.
         total_epsilon: ε after this release, rounded up; infinite where it cannot be charged at all.
         filter_epsilon: What is compared with the budget, rounded up: as `total_epsilon`, but read
@@ -58,8 +55,6 @@ class Admission:
         refusal: Why not, in one line; None where the release is admitted.
     """
 
-    budget_epsilon: float
-    delta: float
     spent_epsilon: float
     total_epsilon: float
     filter_epsilon: float = 0.0
@@ -71,11 +66,6 @@ class Admission:
     def admitted(self) -> bool:
         """Says whether `reserve` would succeed."""
         return self.refusal is None
-
-    @property
-    def remaining_epsilon(self) -> float:
-        """The amount left before this release, rounded down."""
-        return remaining(self.budget_epsilon, self.spent_epsilon)
 
 
 def increase(spent: float, total: float) -> float:
@@ -131,18 +121,16 @@ def admit(
     check_unchanged(account, dataset, terms)
     check_partition(book.partitions, request, terms)
     spent = account.epsilon(terms.accountant)
-    admission = partial(
-        Admission, budget_epsilon=terms.epsilon, delta=terms.delta, spent_epsilon=spent
-    )
     if released:
-        return admission(total_epsilon=spent, reused=True)
+        return Admission(spent_epsilon=spent, total_epsilon=spent, reused=True)
     check_one_account(book.accounts, request)
     approvals = book.approvals.get(request.dataset, Approvals())
     approvals.check(request, terms, plan, launcher, as_one=as_one)
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)
-    return admission(
+    return Admission(
+        spent_epsilon=spent,
         total_epsilon=total,
         filter_epsilon=compared,
         secret_posterior=posteriors[0] if posteriors else None,

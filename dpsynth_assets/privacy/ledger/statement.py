@@ -123,13 +123,10 @@ class CohortSpend:
         has_ex_post: Whether any ex-post release was reserved.
         ex_post_epsilon_max: Largest realised bound of one ex-post release; infinite if some
             release did not state its own. A function of private data: internal use only.
-        ex_post_epsilon_sum: Sum of the realised bounds: they add along the transcript
-            (docs/privacy.md). Internal use only.
         secret_prior: p before any release; None where no secrets are declared.
         secret_posterior: Largest probability of guessing a secret after all releases, DP releases
             included, rounded up; 1 where nothing bounds it. Never summed with any ε.
         total_guarantee: `dp`, or `none (…)` once any ex-post or secret release was reserved.
-        relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
         public_facts: Every declared public fact that some release relied on.
     """
@@ -148,11 +145,9 @@ class CohortSpend:
     reserved_uncommitted: int = 0
     has_ex_post: bool = False
     ex_post_epsilon_max: float | None = None
-    ex_post_epsilon_sum: float | None = None
     secret_prior: float | None = None
     secret_posterior: float | None = None
     total_guarantee: str = DP_TOTAL
-    relation: str = ""
     unit: str = ""
     public_facts: tuple[str, ...] = ()
 
@@ -237,11 +232,9 @@ def cohort_spend(
         reserved_uncommitted=account.reserved - account.committed,
         has_ex_post=account.has_ex_post,
         ex_post_epsilon_max=max(bounds, default=None),
-        ex_post_epsilon_sum=_sum_up(bounds) if bounds else None,
         secret_prior=secret.prior if secret else None,
         secret_posterior=account.secret_posterior(secret) if secret else None,
         total_guarantee=_guarantee([account]),
-        relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
         public_facts=tuple(sorted(account.public_facts)),
     )

@@ -264,8 +264,6 @@ class Ledger:
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
-                budget_epsilon=terms.epsilon,
-                delta=terms.delta,
                 spent_epsilon=account.epsilon(terms.accountant) if account else 0.0,
                 total_epsilon=inf,
                 refusal=str(refusal),
