@@ -128,7 +128,7 @@ class Releasing:
     draw: Callable[[Reservation], Release[StageRelease]]
     passes: Callable[[Reservation], Unfinished] | None = None
     drawn_from: Callable[[], Mapping[str, Any]] = dict
-    prepare: Callable[[], Room] | None = None
+    prepare: Callable[[], Room] = Room
     rests_on: Callable[[], Mapping[str, Any]] = dict
 
     def released(self) -> StoredRelease:
@@ -142,11 +142,10 @@ class Releasing:
         """
         key = self.request.key(self.terms.relation, self.terms.unit)
         with alone(key, self.ledger.url, self._say_waiting):
-            self._commit_stored_values()
-            reservation = self._interrupted()
+            reservation = self._left_by_a_killed_run()
             if reservation is None:
                 reservation = self._reserved()
-            elif self.prepare is not None:
+            else:
                 self._prepared()
             if reservation.reused:
                 return self._reused(reservation)
@@ -172,7 +171,7 @@ class Releasing:
         expect_consent(self.request, expected)
         if not expected.reused:  # A reuse only reads.
             self.store.check_room(Room(), ledger=self._ledger_folder)
-            if self.prepare is not None and expected.admitted:
+            if expected.admitted:
                 self.store.check_room(self._prepared(), ledger=self._ledger_folder)
                 self.request = self.request.resting_on(self.rests_on())
         try:
@@ -224,22 +223,22 @@ class Releasing:
                 f"Another run has stored {self.request.asset} under the same charge. Run again to "
                 "use it."
             )
-        return self._committed_from_store(reservation, None, cost_is_kept=False)
+        return self._committed_from_store(reservation, None)
 
     def _committed_from_store(
-        self, reservation: Reservation, epsilon: float | None, *, cost_is_kept: bool
+        self, reservation: Reservation, epsilon: float | None
     ) -> StoredRelease:
         """Commits a value as it is stored."""
         facts, rows = self.store.load(reservation.id)
         digest = self.store.digest(reservation.id)
         content = told_content(facts, rows, self.store.files(reservation.id))
-        self._commit(reservation, digest, epsilon, content, cost_is_kept=cost_is_kept)
+        self._commit(reservation, digest, epsilon, content, cost_is_kept=True)
         return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
     def _prepared(self) -> Room:
         """Opens what the draw needs; returns the room it takes."""
         try:
-            return Room() if self.prepare is None else self.prepare()
+            return self.prepare()
         except Exception as error:  # Nothing private was read: its message may be shown.
             raise PublicInputError(f"{self.request.asset}: {error}") from error
 
@@ -304,8 +303,8 @@ class Releasing:
                 "one."
             )
 
-    def _interrupted(self) -> Reservation | None:
-        """Finds the charge of a run of this very request that did not live to store its value.
+    def _left_by_a_killed_run(self) -> Reservation | None:
+        """Commits the value that a killed run of this request stored, or finds its charge.
 
         The mark of a draw is on disk before its charge is (`_marked`), so wherever the run was
         killed:
@@ -317,7 +316,7 @@ class Releasing:
           charge, from nothing, and nothing was drawn before;
         - in the draw: charge, mark and kept passes. The kept passes are used, and what was drawn
           and not kept was never shown;
-        - after the value was stored: `_commit_stored_values` has committed it, at no charge.
+        - after the value was stored: it is committed, at no charge.
 
         A charge without a mark here was made on another sensitive store, whose progress may have
         reported draws that it kept: other draws under its charge would be a second release, so it
@@ -328,11 +327,19 @@ class Releasing:
         to be of the same division, or a record is drawn from more often than was paid for. So
         all that decides the draw is compared, and a change is refused before a record is read.
         """
-        if self.passes is None:
-            return None
         for reservation in self.ledger.pending(self.request):
-            kept = self.passes(reservation)
-            if kept.begun and not (self._ex_post and self.store.has(reservation.id)):
+            kept = None if self.passes is None else self.passes(reservation)
+            if self.store.has(reservation.id):
+                cost = None
+                if self._ex_post and kept is not None:
+                    cost = kept.cost(_value_digest(*self.store.load(reservation.id)))
+                if self._ex_post and cost is None:
+                    continue  # Without its realised cost the value cannot be labelled.
+                self._committed_from_store(reservation, cost)
+                if kept is not None:
+                    kept.remove()
+                return None
+            if kept is not None and kept.begun:
                 refuse_changed(self.request, kept.drawn_from, self._decided_by())
                 return reservation
         return None
@@ -361,22 +368,6 @@ class Releasing:
                 raise StoreUnavailableError(f"{problem} Nothing was charged.") from None
 
         return mark
-
-    def _commit_stored_values(self) -> None:
-        """Commits what an earlier run stored and paid for, but did not live to commit."""
-        for reservation in self.ledger.pending(self.request):
-            if not self.store.has(reservation.id):
-                continue
-            kept = self.passes(reservation) if self._ex_post and self.passes is not None else None
-            cost = None
-            if kept is not None:
-                cost = kept.cost(_value_digest(*self.store.load(reservation.id)))
-            if self._ex_post and cost is None:
-                continue  # Without its realised cost the value cannot be labelled.
-            self._committed_from_store(reservation, cost, cost_is_kept=True)
-            if kept is not None:
-                kept.remove()
-            return
 
     def _assert_cost_was_charged(self, cost: Cost) -> None:
         if cost.guarantee != self.request.guarantee or cost.event != self.request.event:

@@ -296,9 +296,8 @@ def sealed_release(
     """
     charge, digest = ledger.charge(reservation), ledger.sealed_digest(reservation)
     if charge is None or digest is None or charge.asset != asset:
-        got = "none" if charge is None else f"one of {charge.asset}, not committed"
-        if charge is not None and digest is not None:
-            got = f"one of {charge.asset}"
+        committed = "" if digest else ", not committed"
+        got = "none" if charge is None else f"one of {charge.asset}{committed}"
         raise LedgerIntegrityError(
             f"Expected a value of {asset} that names its release in the ledger, got {got}. "
             f"Materialise {asset} again, which is free where it was released before."

@@ -185,7 +185,9 @@ class StoredRecords:
         self, dataset: str, split: Split, *, with_embeddings: bool = False
     ) -> PrivateInputs:
         """Reads a split for a stage whose output stays sensitive or internal."""
-        return self._read(dataset, split, with_embeddings=with_embeddings)
+        self._require(dataset, split, with_embeddings=with_embeddings)
+        places = self.parts(dataset).places
+        return read_whole(places, split, with_embeddings=with_embeddings)
 
     def each_for_scoring(
         self, dataset: str, split: Split, *, with_embeddings: bool = True
@@ -280,7 +282,7 @@ class StoredRecords:
             self._require_charged_records(dataset, reservation, with_embeddings)
             places = self.parts(dataset).places
             if workers is None:
-                private = self._read(dataset, "source", with_embeddings=with_embeddings)
+                private = read_whole(places, "source", with_embeddings=with_embeddings)
                 if with_embeddings:  # Who embeds has no such lock, but takes the version first.
                     self._require_charged_records(dataset, reservation, with_embeddings)
         if workers is None:
@@ -339,11 +341,6 @@ class StoredRecords:
                 f"{', '.join(f'{dataset}/shared/{name}' for name in lost)} (`dpsynth run "
                 f"{dataset}` does).{told}"
             )
-
-    def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
-        self._require(dataset, split, with_embeddings=with_embeddings)
-        places = self.parts(dataset).places
-        return read_whole(places, split, with_embeddings=with_embeddings)
 
     @property
     def _files(self) -> PrivateFiles:

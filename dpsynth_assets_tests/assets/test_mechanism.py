@@ -265,7 +265,7 @@ def test_a_self_test_is_kept_with_the_charge_and_stated_by_the_label(ledger, sto
     assert again.reservation.reused  # It is no part of what a release is known by.
 
 
-def resumed(ledger, store, sensitive, draw, prepare=None, **changes):
+def resumed(ledger, store, sensitive, draw, prepare=Room, **changes):
     passes = partial(sensitive.passes, "tickets")
     return run(ledger, store, draw, request(**changes), passes=passes, prepare=prepare)
 
