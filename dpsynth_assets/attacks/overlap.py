@@ -114,26 +114,31 @@ class HeldRecords:
     units: Sequence[str] | None = field(repr=False, default=None)
     features: np.ndarray | None = field(repr=False, default=None)
 
-    def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """Counts the private units that hold each span.
+    def span_holders(self, *asked: tuple[np.ndarray, int]) -> list[np.ndarray]:
+        """Counts the private units that hold each span, in one pass over the texts.
 
         Args:
-            candidates: uint64 (C,) hashes of spans, sorted and distinct.
-            words: Words a span.
+            asked: uint64 (C,) hashes of spans, sorted and distinct, and their number of words.
 
         Returns:
-            int64 (C,).
+            int64 (C,) of each.
 
         Raises:
             ValueError: Units and records differ in number.
         """
         numbers = _unit_numbers(self.units, len(self.texts))
         unit_count = int(numbers.max(initial=0)) + 1
-        pairs = np.empty(0, dtype=np.int64)  # candidate * units + unit, each once
+        # candidate * units + unit, each once
+        pairs = [np.empty(0, dtype=np.int64) for _ in asked]
         for block in word_blocks(self.texts):
-            places, rows = matches(candidates, block, words)
-            pairs = np.union1d(pairs, places * unit_count + numbers[rows])
-        return np.bincount(pairs // unit_count, minlength=len(candidates))
+            for one, (candidates, words) in enumerate(asked):
+                places, rows = matches(candidates, block, words)
+                pairs[one] = np.union1d(pairs[one], places * unit_count + numbers[rows])
+        lengths = (len(candidates) for candidates, _ in asked)
+        return [
+            np.bincount(own // unit_count, minlength=length)
+            for own, length in zip(pairs, lengths, strict=True)
+        ]
 
     def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
         """Counts the private records close to each row: (N, d) unit embeddings -> int64 (N,).
@@ -303,7 +308,7 @@ def _copied_starts(
     """Finds the first words of a block's particular spans: int64 (S,), in order."""
     hashes, starts = block.spans(SPAN_WORDS)
     candidates = np.unique(hashes)
-    holders = span_holders(private, candidates, SPAN_WORDS)
+    (holders,) = span_holders(private, (candidates, SPAN_WORDS))
     public = in_public(candidates, SPAN_WORDS, public_texts)
     leaked = candidates[(holders > 0) & (holders <= MOST_UNITS) & ~public]
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
@@ -314,9 +319,12 @@ def _copied_starts(
     return suspects[~_composed(suspects, common, common | everyday)]
 
 
-def span_holders(private: Iterable[HeldRecords], candidates: np.ndarray, words: int) -> np.ndarray:
-    """Counts the private units of all shards that hold each span: int64 (C,)."""
-    return np.asarray(sum(each.span_holders(candidates, words) for each in private))
+def span_holders(
+    private: Iterable[HeldRecords], *asked: tuple[np.ndarray, int]
+) -> list[np.ndarray]:
+    """Counts the private units of all shards that hold each span: int64 (C,) of each."""
+    found = [each.span_holders(*asked) for each in private]
+    return [np.asarray(sum(counts)) for counts in zip(*found, strict=True)]
 
 
 def _composed(starts: np.ndarray, common: np.ndarray, at_an_end: np.ndarray) -> np.ndarray:
@@ -334,7 +342,8 @@ def _common_words(
     hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
     public = in_public(candidates, PIECE_WORDS, public_texts)
-    common = candidates[public | (span_holders(private, candidates, PIECE_WORDS) > MOST_UNITS)]
+    (holders,) = span_holders(private, (candidates, PIECE_WORDS))
+    common = candidates[public | (holders > MOST_UNITS)]
     pieces = starts[np.isin(hashes, common)]
     covered = np.zeros(len(block.words), dtype=bool)
     for offset in range(PIECE_WORDS):

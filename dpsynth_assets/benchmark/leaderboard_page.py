@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dpsynth_assets.benchmark.leaderboard import (
@@ -240,53 +239,34 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     best = leading()
     methods = [each for each in lines if each.asked is not None and best.name in each.scores]
     ends = {each.line: each for each in lines if each.promise == "reference"}
-    if not methods:
-        return {}
-    largest = max(each.records for each in methods)
     colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
+    largest = max((each.records for each in methods), default=0)
     whole = [each for each in methods if each.records == largest]
     timed = [each for each in whole if each.costs.get("processor_seconds")]
     sizes = {(each.line, each.asked) for each in methods if each.records != largest}
     sized = [each for each in methods if (each.line, each.asked) in sizes]
-    budgets = [each.asked or 0.0 for each in methods]
-    draw = partial(_lines, colours=colours)
-
-    def spent(each: Standing) -> float:
-        return each.epsilon or each.asked or 0.0
-
-    def minutes(each: Standing) -> float:
-        return each.costs["processor_seconds"] / 60
-
-    def rows(each: Standing) -> tuple[float, float]:
-        return each.costs.get("rows", 0.0), 0.0
-
-    score = f"{dataset}: {best.title} against"
-    drawn = {
-        f"{score} ε": draw(whole, spent, "ε", budgets, ends=ends),
-        f"{score} processor minutes": draw(timed, minutes, "processor minutes", ends=ends),
-        f"{dataset}: rows obtainable": draw(whole, spent, "ε", budgets, value=rows, name="rows"),
+    budgets, counts = [e.asked or 0.0 for e in methods], [e.records for e in methods]
+    draw = partial(_lines, ends=ends, colours=colours)
+    shown: dict[str, tuple[Any, Callable[[Standing], float], Any]] = {
+        "ε": (whole, lambda each: each.epsilon or each.asked or 0.0, budgets),
+        "processor minutes": (timed, lambda each: each.costs["processor_seconds"] / 60, None),
+        "records": (sized, lambda each: each.records, counts),
     }
-    if sized:
-        counts = [each.records for each in methods]
-        drawn[f"{score} records"] = draw(sized, lambda each: each.records, "records", counts, ends)
-    return drawn
-
-
-def _leading_score(each: Standing) -> tuple[float, float]:
-    score = each.scores[leading().name]
-    return score.value, score.std
+    return {
+        f"{dataset}: {best.title} against {label}": draw(standings, place, ticks, label=label)
+        for label, (standings, place, ticks) in shown.items()
+        if standings
+    }
 
 
 def _lines(
     standings: Sequence[Standing],
     place: Callable[[Standing], float],
-    label: str,
-    ticks: Sequence[float] | None = None,
-    ends: Mapping[str, Standing] = MappingProxyType({}),
+    ticks: Sequence[float] | None,
     *,
+    ends: Mapping[str, Standing],
     colours: Mapping[str, int],
-    value: Callable[[Standing], tuple[float, float]] = _leading_score,
-    name: str = "",
+    label: str,
 ) -> bytes:
     """Points with error bars, joined where `ticks` names their places, and ends as level lines.
 
@@ -294,16 +274,16 @@ def _lines(
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    axes = new_axes(width=5.6, height=3.4)
+    axes, best = new_axes(width=5.6, height=3.4), leading()
     names = list(dict.fromkeys(each.line for each in standings))
     for line in names:
         index = colours[line]
         own = sorted((each for each in standings if each.line == line), key=place)
-        scores = [value(each) for each in own]
+        scores = [each.scores[best.name] for each in own]
         axes.errorbar(
             [place(each) for each in own],
-            [score for score, _ in scores],
-            yerr=[spread for _, spread in scores],
+            [score.value for score in scores],
+            yerr=[score.std for score in scores],
             fmt=_MARKERS[index % len(_MARKERS)] + ("" if ticks is None else "-"),
             markersize=4,
             linewidth=1.2,
@@ -311,8 +291,8 @@ def _lines(
             label=shortened(line),
         )
     for role, style in ((FLOOR, ":"), (CEILING, "--")):
-        if role in ends and leading().name in ends[role].scores:
-            level, _ = _leading_score(ends[role])
+        if role in ends and best.name in ends[role].scores:
+            level = ends[role].scores[best.name].value
             axes.axhline(level, color="#444444", linestyle=style, linewidth=1.2, label=role)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -324,7 +304,7 @@ def _lines(
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(bottom=0)
     entries = len(names) + len(ends)
-    return to_png(axes, entries, xlabel=label, ylabel=name or leading().title)
+    return to_png(axes, entries, xlabel=label, ylabel=best.title)
 
 
 # What stands of a benchmark: its cells read back, its leaderboard written, cells carried over.

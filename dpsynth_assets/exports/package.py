@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
+from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole, short_text
 from dpsynth_assets.methods.audits import results_behind
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.stages import EXPORTED, FINETUNED_GENERATOR
@@ -114,7 +114,7 @@ class LedgerProof:
             PrivacyError: There is none, or it cannot be read, or an entry leads to another head.
         """
         try:
-            found = cls._parsed((folder / PROOF_FILE).read_text(encoding="utf-8"))
+            found = cls._parsed(short_text(folder / PROOF_FILE))
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PrivacyError("expected a readable proof, got no file or another one.") from None
@@ -358,7 +358,7 @@ def write_again(source: Path, folder: Path, label: Mapping[str, Any], hub: HubFa
     if label["subject"]["kind"] == CORPUS:
         write_corpus(folder, label, pl.read_parquet(source / "data"), hub)
         return
-    prompts = json.loads((source / PROMPTS_FILE).read_text(encoding="utf-8"))
+    prompts = json.loads(short_text(source / PROMPTS_FILE))
     _write_prompts(folder, label, prompts, hub)
 
 

@@ -24,7 +24,7 @@ from dpsynth_assets.exports.package import (
     LedgerProof,
     write_again,
 )
-from dpsynth_assets.files.whole import digest_of, file_digests, file_names
+from dpsynth_assets.files.whole import LONGEST_TEXT, digest_of, file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
@@ -52,8 +52,8 @@ _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
-LONGEST_TEXT, LONGEST_FILE = 1 << 26, 1 << 36
-"""Bytes of a label, card, prompts or proof (of 30,000 entries); of a file of rows or weights."""
+LONGEST_FILE = 1 << 36
+"""Bytes of a file of rows or weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

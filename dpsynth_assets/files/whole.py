@@ -195,6 +195,23 @@ def file_digests(folder: Folder) -> dict[str, str]:
     return {name: digest_of(folder / name) for name in file_names(folder) if name != MARKER}
 
 
+LONGEST_TEXT = 1 << 26
+"""Bytes of a label, card, prompts or proof (of 30,000 entries)."""
+
+
+def short_text(path: Path) -> str:
+    """Reads a file of at most `LONGEST_TEXT` bytes, also where it grows meanwhile.
+
+    Raises:
+        ValueError: It is longer, or no UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(LONGEST_TEXT + 1)
+    if len(content) > LONGEST_TEXT:
+        raise ValueError(f"Expected at most {LONGEST_TEXT:,} bytes in {path.name}, got more.")
+    return content.decode()
+
+
 def digest_of(path: Folder) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:

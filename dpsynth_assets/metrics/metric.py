@@ -11,14 +11,17 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.privacy.errors import PrivacyError
+
 if TYPE_CHECKING:
     import polars as pl
 
-    from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference
+    from dpsynth_assets.metrics.evaluation import EvaluationSettings
 
 
 # Rows that are scored where there are more, and resampled ones: how far a score would move.
@@ -186,7 +189,8 @@ class Sides:
         held_out: Real rows that no mechanism read, the same for all corpora of a table.
         settings: Constants of the evaluation.
         labelled: Whether there are labels to distinguish.
-        reference: The private records, which copies are looked for in; None: not at hand.
+        reference: The private records (`PrivateReference`), which copies are looked for in; None:
+            not at hand.
         public_texts: Documents whose spans are no leak.
         language_model: The public language model; None: not at hand.
     """
@@ -195,7 +199,7 @@ class Sides:
     held_out: ScoredSide
     settings: "EvaluationSettings"
     labelled: bool
-    reference: "PrivateReference | None" = field(repr=False, default=None)
+    reference: Any = field(repr=False, default=None)
     public_texts: Sequence[str] = field(repr=False, default=())
     language_model: Any = field(repr=False, default=None)
     _made: dict[Any, Any] = field(repr=False, compare=False, default_factory=dict)
@@ -204,13 +208,6 @@ class Sides:
     def has_words(self) -> bool:
         """Whether a row of the corpus has a word to learn."""
         return any(text.strip() for text in self.corpus.texts)
-
-    def has(self, need: str) -> bool:
-        """Whether an attribute is there, or one of an attribute, e.g. `settings.encoder`."""
-        found: Any = self
-        for name in need.split("."):
-            found = None if found is None else getattr(found, name)
-        return found is not None and found is not False
 
     def once(self, make: "Callable[[Sides], Made]") -> Made:
         """Makes what several metrics read, once."""
@@ -295,6 +292,20 @@ class Metric:
     def of(self, sides: Sides) -> Estimate | float | None:
         """Measures it where all that it needs is there."""
         rows = min(len(sides.corpus.features), len(sides.held_out.features))
-        if rows < self.least_rows or not all(map(sides.has, self.needs)):
+        needed = [self._needed(need, sides) for need in self.needs]
+        if rows < self.least_rows or not all(needed):
             return None
         return self.measure(sides)
+
+    def _needed(self, need: str, sides: Sides) -> bool:
+        """Whether an attribute is there, or one of an attribute, e.g. `settings.encoder`."""
+        try:
+            found = attrgetter(need)(sides)
+        except AttributeError:
+            inner = (f"settings.{name}" for name in vars(sides.settings))
+            known = [each for each in (*vars(sides), "has_words", *inner) if each != "_made"]
+            raise PrivacyError(
+                f"Metric {self.name}: expected needs among {', '.join(known)}, got {need!r}. "
+                "Correct the metric."
+            ) from None
+        return found is not None and found is not False

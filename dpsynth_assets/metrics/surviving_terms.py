@@ -89,15 +89,12 @@ def _terms(texts: Sequence[str], words: int) -> np.ndarray:
 def _shares(sides: Sides) -> dict[int, float]:
     """Share of terms that the corpus has, by the least number of records of their band."""
     private = sides.reference
-    if private is None:
-        return {}
-    holders, kept = [], []
+    asked = []
     for words in TERM_WORDS:
         terms = _terms(private.source.texts, words)
-        terms = terms[~in_public(terms, words, sides.public_texts)]
-        holders.append(span_holders(private.searched, terms, words))
-        kept.append(np.isin(terms, _terms(sides.corpus.texts, words)))
-    numbers, found = np.concatenate(holders), np.concatenate(kept)
+        asked.append((terms[~in_public(terms, words, sides.public_texts)], words))
+    numbers = np.concatenate(span_holders(private.searched, *asked))
+    found = np.concatenate([np.isin(own, _terms(sides.corpus.texts, n)) for own, n in asked])
     bands = {
         least: found[(numbers >= least) & (numbers <= (math.inf if most is None else most))]
         for least, most in BANDS

@@ -147,23 +147,9 @@ LABEL_DISTANCE = Metric(
 # **Privacy** Source records are read without noise: scores are internal, for the steward.
 
 
-def _verbatim(sides: Sides) -> float | None:
-    private = sides.reference
-    if private is None:
-        return None
-    return verbatim_share(sides.corpus.texts, private.searched, sides.public_texts)
-
-
-def _near_duplicates(sides: Sides) -> float | None:
-    private = sides.reference
-    return (
-        None if private is None else near_duplicate_share(sides.corpus.features, private.searched)
-    )
-
-
 def _canaries(sides: Sides) -> int | None:
     """None where none was planted."""
-    planted = sides.reference.canaries if sides.reference is not None else ()
+    planted = sides.reference.canaries
     return find_canaries(sides.corpus.texts, planted) if len(planted) else None
 
 
@@ -175,11 +161,17 @@ _copies = partial(
     of_real="held-out",
     tables=OF_TEXT,
 )
-VERBATIM_SHARE = _copies("verbatim_share", "verbatim rows", _verbatim)
+VERBATIM_SHARE = _copies(
+    "verbatim_share",
+    "verbatim rows",
+    lambda of: verbatim_share(of.corpus.texts, of.reference.searched, of.public_texts),
+)
 """Share of rows with a span particular to few source records."""
 
 NEAR_DUPLICATE_SHARE = _copies(
-    "near_duplicate_share", "near duplicates of records", _near_duplicates
+    "near_duplicate_share",
+    "near duplicates of records",
+    lambda of: near_duplicate_share(of.corpus.features, of.reference.searched),
 )
 """Share of rows nearly the same as a source record."""
 

@@ -17,6 +17,7 @@ import polars as pl
 import yaml
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
+from dpsynth_assets.files.whole import short_text
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -331,7 +332,7 @@ def releases(entries: Sequence[LedgerEntry], label: dict[str, Any]) -> list[dict
 def read_label(folder: Path) -> dict[str, Any] | None:
     """The label in a folder; None where there is none that can be read."""
     try:
-        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text("utf-8"))
+        label: dict[str, Any] = json.loads(short_text(folder / LABEL_FILE))
         _ = label["subject"]["kind"], label["cohort"]["as_of_entry"], label["audits"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

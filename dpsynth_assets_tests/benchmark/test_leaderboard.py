@@ -78,12 +78,11 @@ def test_the_page_says_what_is_missing_refused_and_decided(board):
     assert "data:image/png" in page
 
 
-def test_plots_show_epsilon_cost_rows_and_records(board):
+def test_plots_show_epsilon_cost_and_records(board):
     drawn = pictures(board.of("yelp"), "yelp")
     assert [title.removeprefix("yelp: ") for title in drawn] == [
         "MAUVE against ε",
         "MAUVE against processor minutes",
-        "rows obtainable",
         "MAUVE against records",
     ]
     assert all(png.startswith(b"\x89PNG") for png in drawn.values())

@@ -24,6 +24,7 @@ from dpsynth_assets.metrics.evaluation import (
     PrivateReference,
 )
 from dpsynth_assets.metrics.metric import Estimate, Metric, ScoredSide, Sides
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.report.render import render_report
 
 SETTINGS = EvaluationSettings(max_rows=40, resamples=50)
@@ -56,6 +57,13 @@ def _installed(monkeypatch, name="commas", value="COMMAS"):
 
 def _texts(name, shares):
     return [f"{name}{',' if row < shares else ''} letter {row}" for row in range(40)]
+
+
+def test_a_need_that_is_no_attribute_is_named():
+    side = ScoredSide(features=np.zeros((1, 2), np.float32))
+    sides = Sides(corpus=side, held_out=side, settings=SETTINGS, labelled=False)
+    with pytest.raises(PrivacyError, match="Metric commas: .* settings.encoder, .* 'settings.enc'"):
+        replace(COMMAS, needs=("settings.enc",)).of(sides)
 
 
 def test_it_stands_in_report_verdicts_and_shares_of_the_gap(monkeypatch):

@@ -79,13 +79,9 @@ def test_a_configured_model_finds_named_entities(tmp_path):
     assert found(person, "Ines Aguilar of Rotterdam wrote") == ["Ines Aguilar"]
 
 
-@pytest.mark.parametrize(
-    ("framework", "words"),
-    [("spacy", "nothing is downloaded"), ("transformers", "set HF_HUB_OFFLINE=0")],
-)
-def test_a_missing_model_is_refused_and_not_downloaded_offline(offline, framework, words):
-    declared = kind("ner", entity="PERSON", model="no-such-model-anywhere", framework=framework)
-    with pytest.raises(ValueError, match=words):
+def test_a_missing_model_is_refused_and_not_downloaded_offline(offline):
+    declared = kind("ner", entity="PERSON", model="no-such-model-anywhere")
+    with pytest.raises(ValueError, match="nothing is downloaded"):
         detector_of(declared, ())
 
 
