@@ -1,6 +1,5 @@
 import json
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -173,16 +172,6 @@ def test_corpus_and_real_data_are_scored_on_one_number_of_rows(run, tmp_path):
         "Corpus and real data are scored on 60 rows; MAUVE needs at least 100 rows on each side."
     )
     assert any(line.startswith("By energy distance: ") for line in told)
-
-
-def test_without_mauve_the_command_scores_the_rest_and_says_what_to_install(
-    run, files, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "mauve", None)
-    result = run("--real", files[0], "--synthetic", files[1])
-    line = "not computed; pip install 'dpsynth_assets[mauve]'"
-    assert result.exit_code == 0
-    assert f"MAUVE: {line}" in result.stdout.splitlines()
 
 
 def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tmp_path):

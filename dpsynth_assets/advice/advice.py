@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,9 +12,6 @@ from dpsynth_assets.advice.minutes import expected_minutes
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.capabilities import CLUSTERS, Candidate, DeclaredFacts
 from dpsynth_assets.models.row_rules import SCHEMA
-
-if TYPE_CHECKING:
-    from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 _SCORED_ROWS = 400
 """Rows of the leaderboard's corpora."""
@@ -196,7 +193,7 @@ def _offer(
         expectation=None
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, domain),
-        minutes=_minutes(with_method, plan, own) if timed else None,
+        minutes=expected_minutes(with_method, plan, own).whole if timed and own else None,
         asks=candidate.asks,
         follows_schema=SCHEMA in planned.plan.parameters,
         is_for_section=candidate.concerns is not None,
@@ -250,13 +247,6 @@ def _with_method(
         kept["budget"] = {**kept["budget"], "accountant": "zcdp"}
     methods = [*([first] if first else []), {"method": name, "settings": candidate.settings}]
     return type(spec).model_validate({**kept, **candidate.declared, "methods": methods})
-
-
-def _minutes(
-    spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None
-) -> float | None:
-    """Minutes of a run of the plan on this machine; None where those of a release are not known."""
-    return None if base is None else expected_minutes(spec, plan, base).whole
 
 
 def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> Iterator[str]:

@@ -79,7 +79,6 @@ class MachineSpeed:
     other: float
     tokens_a_character: float
     parameters: float
-    trial: float
 
     def seconds(self, work: Work) -> float:
         """Seconds of a piece of work on this machine, if nothing else runs on it."""
@@ -106,7 +105,7 @@ def machine_speed(base: PublicDataSpec) -> MachineSpeed:
     """
     manifest = _manifest(base)
     key = {
-        "trial": "speed of this machine",
+        "trial": "speed",
         "machine": machine(),
         "torch": importlib.metadata.version("torch"),
         "model": [manifest, files_behind(manifest)],
@@ -155,7 +154,6 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
     documents = documents_here(base)
     texts = [_TEXT] if documents is None else documents["text"].head(_SAMPLE).to_list()
     tokens = sum(map(len, language_model.encode_all(texts)))
-    began = time.perf_counter()
     products = _products()
     many = [texts[number % len(texts)] for number in range(_TEXTS)]  # Few leave threads idle.
     embedding = _seconds(lambda: embedder.embed(many, public=True))
@@ -167,7 +165,7 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
         "tokens_a_character": tokens / sum(map(len, texts)),
         "parameters": parameters,
     }
-    return asdict(MachineSpeed(**found, trial=time.perf_counter() - began))
+    return asdict(MachineSpeed(**found))
 
 
 def _decoding(decoder: "Decoder", ids: list[int]) -> dict[str, float]:

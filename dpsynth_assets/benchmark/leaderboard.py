@@ -50,52 +50,42 @@ class Standing:
     Attributes:
         dataset: Name of the dataset.
         line: Name of the line.
-        asked: Budget ε; None for a reference.
+        asked_epsilon: Budget ε; None for a reference.
         records: Most source records.
         seeds: Runs behind it.
         promise: What kind of guarantee its corpora have; corpora of different kinds stand in
             different tables.
         epsilon: The largest ε that a label states; None where none does.
         scores: Mean of each score with resamples of seeds and rows.
-        shares: Share of the gap between floor and ceiling by score; None where undecided.
+        gap_closed: Share of the gap between floor and ceiling by score; None where undecided.
         costs: Means of what a run took.
         refusal: Why the plan is refused, if it is.
     """
 
     dataset: str
     line: str
-    asked: float | None
+    asked_epsilon: float | None
     records: int
     seeds: int
     promise: Promise
     epsilon: float | None = None
     scores: Line = field(default_factory=dict, repr=False)
-    shares: Mapping[str, GapShare | None] = field(default_factory=dict)
+    gap_closed: Mapping[str, GapShare | None] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     refusal: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a score is its mean and ±, a share its value and interval."""
-        return {
-            "dataset": self.dataset,
-            "line": self.line,
-            "asked_epsilon": self.asked,
-            "records": self.records,
-            "seeds": self.seeds,
-            "promise": self.promise,
-            "epsilon": self.epsilon,
+        return vars(self) | {
             "scores": {
                 name: {"value": round(found.value, 6), "std": round(found.std, 6)}
                 for name, found in self.scores.items()
             },
             "gap_closed": {
-                name: None
-                if share is None
-                else {name: round(part, 4) for name, part in vars(share).items()}
-                for name, share in self.shares.items()
+                name: share and {end: round(part, 4) for end, part in vars(share).items()}
+                for name, share in self.gap_closed.items()
             },
             "costs": {name: round(cost, 1) for name, cost in self.costs.items()},
-            "refusal": self.refusal,
         }
 
 
@@ -193,13 +183,13 @@ def _standing(
     return Standing(
         dataset=dataset,
         line=name,
-        asked=asked,
+        asked_epsilon=asked,
         records=records,
         seeds=len(results),
         promise=promise_of(name, results),
         epsilon=max(stated, default=None),
         scores=line,
-        shares=shares(line, *ends) if asked is not None else {},
+        gap_closed=shares(line, *ends) if asked is not None else {},
         costs={c: float(np.mean(found)) for c in COSTS if (found := _numbers(results, c))},
         refusal=next((r["refusal"] for r in results if "refusal" in r), ""),
     )
@@ -268,7 +258,7 @@ def _order(each: Standing) -> tuple[Any, ...]:
         each.dataset,
         0 if first else 2 if last else 1,
         -each.records,
-        -(each.asked or 0.0),
+        -(each.asked_epsilon or 0.0),
         math.inf if score is None else sign * score.value,
         each.line,
     )

@@ -144,7 +144,9 @@ def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> It
         yield _table(ends, dataset)
     if drawn:
         yield Gallery(tuple(Picture(title, png) for title, png in drawn.items()))
-    refused = [f"{each.line} at ε = {each.asked:g}: {each.refusal}" for each in own if each.refusal]
+    refused = [
+        f"{each.line} at ε = {each.asked_epsilon:g}: {each.refusal}" for each in own if each.refusal
+    ]
     if refused:
         told = tuple(Paragraph(line) for line in dict.fromkeys(refused))
         yield Fold("Methods whose plans are refused", told)
@@ -228,7 +230,7 @@ def _score(metric: Metric, each: Standing) -> str:
 
 
 def _share(metric: Metric, each: Standing) -> str:
-    return str(each.shares.get(metric.name) or "")
+    return str(each.gap_closed.get(metric.name) or "")
 
 
 _MARKERS = "osD^vPX*"
@@ -237,18 +239,20 @@ _MARKERS = "osD^vPX*"
 def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     """PNG pictures by title; one is left out where it would show a single point a line."""
     best = leading()
-    methods = [each for each in lines if each.asked is not None and best.name in each.scores]
+    methods = [
+        each for each in lines if each.asked_epsilon is not None and best.name in each.scores
+    ]
     ends = {each.line: each for each in lines if each.promise == "reference"}
     colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
     largest = max((each.records for each in methods), default=0)
     whole = [each for each in methods if each.records == largest]
     timed = [each for each in whole if each.costs.get("processor_seconds")]
-    sizes = {(each.line, each.asked) for each in methods if each.records != largest}
-    sized = [each for each in methods if (each.line, each.asked) in sizes]
-    budgets, counts = [e.asked or 0.0 for e in methods], [e.records for e in methods]
+    sizes = {(each.line, each.asked_epsilon) for each in methods if each.records != largest}
+    sized = [each for each in methods if (each.line, each.asked_epsilon) in sizes]
+    budgets, counts = [e.asked_epsilon or 0.0 for e in methods], [e.records for e in methods]
     draw = partial(_lines, ends=ends, colours=colours)
     shown: dict[str, tuple[Any, Callable[[Standing], float], Any]] = {
-        "ε": (whole, lambda each: each.epsilon or each.asked or 0.0, budgets),
+        "ε": (whole, lambda each: each.epsilon or each.asked_epsilon or 0.0, budgets),
         "processor minutes": (timed, lambda each: each.costs["processor_seconds"] / 60, None),
         "records": (sized, lambda each: each.records, counts),
     }

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from dpsynth_assets.records.columns import (
     IS_TEXT,
@@ -104,28 +105,19 @@ def _valid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _class_names(written: bytes | None, place: Sequence[str], file: Path) -> dict[str, list[str]]:
-    try:
+    def names() -> dict[str, list[str]]:
         found = json.loads(written) if written else {}
         for name in place:
             found = found.get(name) or {}
-        names = {
+        classes = {
             column: feature["names"]
             for column, feature in found.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
-        readable = all(
-            isinstance(own, list) and all(isinstance(name, str) for name in own)
-            for own in names.values()
-        )
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        readable = False
-    if not readable:
-        raise SourceError(
-            expected=f"Hugging Face's metadata with the features of the columns in {file}",
-            got="metadata that cannot be read",
-            remedy="Save the dataset again with `datasets`, or write it without that metadata.",
-        )
-    return names
+        return TypeAdapter(dict[str, list[str]]).validate_python(classes)
+
+    expected = "Hugging Face's metadata with the features of the columns"
+    return guarded(names, file, expected, "Save the dataset again, or write it without metadata.")
 
 
 def json_columns(file: Path, rows: int) -> list[str]:

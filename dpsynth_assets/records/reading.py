@@ -53,7 +53,6 @@ from dpsynth_assets.records.record_filters import (
     unit_interval,
 )
 from dpsynth_assets.records.sources import (
-    check_files,
     read_source,
     source_batches,
     source_files,
@@ -336,7 +335,6 @@ def pieces_of_source(spec: PrivateDatasetSpec, piece_bytes: int = PIECE_BYTES) -
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
     """
-    check_files(spec.source, spec.parts)
     waiting: dict[int, list[pl.DataFrame]] = {}
     held: int | float = 0
     for batch in source_batches(spec.source, column_names(spec)):

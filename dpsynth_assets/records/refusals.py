@@ -6,7 +6,6 @@ to a model) is dealt with record by record in `record_filters.py`.
 """
 
 import gzip
-import resource
 import stat
 import zlib
 from pathlib import Path, PurePath
@@ -24,9 +23,6 @@ UNSUSPICIOUS_BYTES = 1 << 28
 
 LARGEST_ROWS_PER_BYTE = 100
 UNSUSPICIOUS_ROWS = 10_000_000
-
-COPIES_WHILE_READING = 6
-"""Room asked for, in sizes of the file: 480 MB of CSV did not fit 3 GB less the libraries."""
 
 _BLOCK_BYTES = 1 << 20
 _PICKLE = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
@@ -104,33 +100,6 @@ def refuse_unpacked_bytes(file: Path, size: int) -> None:
             expected=f"a file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Write the file again from the original records.",
-        )
-
-
-def address_space_left() -> int | None:
-    """Bytes that this process may still map; None where no limit is set."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return None
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return limit - pages * resource.getpagesize()
-
-
-def refuse_little_memory(file: Path, parts: int = 1) -> None:
-    """Refuses a file that does not fit the limit on this process's address space.
-
-    The libraries that read tables abort the process where an allocation fails, so this is asked
-    before. Only file sizes are looked at.
-
-    Raises:
-        SourceError: A limit is set (`ulimit -v`) and less is left than reading may take.
-    """
-    left = address_space_left()
-    if left is not None and COPIES_WHILE_READING * file.stat().st_size / parts > left:
-        raise SourceError(
-            expected=f"room in memory for {COPIES_WHILE_READING} times the size of {file}",
-            got="a lower limit of the process (ulimit -v)",
-            remedy="Raise the limit, or split the source into cohorts.",
         )
 
 

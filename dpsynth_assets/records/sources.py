@@ -42,7 +42,6 @@ from dpsynth_assets.records.file_formats import (
 from dpsynth_assets.records.refusals import (
     refuse_foreign,
     refuse_links_away,
-    refuse_little_memory,
     refuse_many_rows,
     refuse_no_file,
     refuse_traversal,
@@ -82,19 +81,7 @@ def read_source(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
     Raises:
         SourceError: No such file, a file that cannot be parsed, or a column that is not there.
     """
-    check_files(source)
     return pl.concat([empty_rows(columns), *source_batches(source, columns)])
-
-
-def check_files(source: SourceSpec, parts: int = 1) -> None:
-    """Refuses, before they are read, files of which this many shards do not fit into memory.
-
-    Raises:
-        SourceError: One is no ordinary file, or too large for this process's limit.
-    """
-    for file in () if _is_remote(source) else source_files(source):
-        refuse_no_file(file)
-        refuse_little_memory(file, parts)
 
 
 def source_batches(source: SourceSpec, columns: ColumnNames) -> Iterator[pl.DataFrame]:

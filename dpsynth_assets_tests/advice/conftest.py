@@ -13,7 +13,7 @@ SECONDS = {"read": 1e-3, "step": 0.05, "written": 3e-3, "embedded": 1e-4, "train
 def speed_of(factor=1.0):
     """A speed whose amounts all take so many times as long."""
     known = {name: factor * seconds for name, seconds in SECONDS.items()}
-    known |= {"other": factor, "tokens_a_character": 0.25, "parameters": 135e6, "trial": 1.0}
+    known |= {"other": factor, "tokens_a_character": 0.25, "parameters": 135e6}
     assert set(known) == {each.name for each in fields(MachineSpeed)}
     return MachineSpeed(**known)
 

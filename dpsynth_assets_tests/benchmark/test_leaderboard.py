@@ -50,8 +50,8 @@ def test_a_line_is_the_mean_over_its_seeds_with_its_largest_epsilon(board):
     assert line.scores["mauve"].value == pytest.approx(0.6)
     assert line.scores["mauve"].std > 0.02  # Seeds differ by more than rows.
     assert line.epsilon == 3.0
-    assert line.shares["mauve"].value == pytest.approx(0.8)
-    assert line.shares["mauve"].low < 0.8 < line.shares["mauve"].high
+    assert line.gap_closed["mauve"].value == pytest.approx(0.8)
+    assert line.gap_closed["mauve"].low < 0.8 < line.gap_closed["mauve"].high
 
 
 def test_guarantees_of_other_kinds_stand_in_tables_of_their_own(board):

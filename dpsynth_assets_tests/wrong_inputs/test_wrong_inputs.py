@@ -204,13 +204,6 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_is_a_line(place):
     assert any("unpacks to" in line for line in lines), lines
 
 
-def test_a_source_larger_than_the_limit_on_memory_is_a_line(place, monkeypatch):
-    (place / "d.csv").write_text(HEADER + ROWS)
-    monkeypatch.setattr("dpsynth_assets.records.refusals.address_space_left", lambda: 1000)
-    lines = refused(place, ["datasets", "check", declared(place)])
-    assert any("ulimit -v" in line for line in lines), lines
-
-
 def test_the_real_command_ends_the_same(place):
     program = "from dpsynth_assets.cli.main import main; main()"
     assert python("-c", program, "plan", "tickts", where=place, code=2) == ""
