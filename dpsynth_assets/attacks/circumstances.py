@@ -155,11 +155,9 @@ def files_behind(manifest: Mapping[str, Any]) -> list[list[object]]:
 
 def _snapshot(name: str) -> Path:
     """Folder of a model of the hub in the cache of this machine; one that is not there else."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub import snapshot_download
 
     try:
-        config = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:  # No name of the hub has this form.
-        config = None
-    return Path(config).parent if isinstance(config, str) else Path("/nonexistent")
+        return Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # Not there, or no name of the hub.
+        return Path("/nonexistent")

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.datasets import EncoderSpec
+from dpsynth_assets.datasets import EncoderSpec, SourceSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
 from dpsynth_assets.datasets.evaluation_section import NextWordSettings
 from dpsynth_assets.method_run import declaration
@@ -36,6 +36,8 @@ from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.making import load_public_inputs
+from dpsynth_assets.records.columns import ColumnNames
+from dpsynth_assets.records.sources import read_source, source_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +145,10 @@ def pieces(text: str, characters: int) -> Iterator[str]:
 
 def read_documents(path: Path) -> pl.DataFrame:
     """Reads public documents: column `text`, and `label` if there is one."""
-    frame = _read(path, ["text"])
-    return frame.select([name for name in ("text", "label") if name in frame.columns])
+    source = SourceSpec(path=str(path))
+    labelled = {"label": "label"} if "label" in source_columns(source, rows=1) else {}
+    rows = read_source(source, ColumnNames(text="text", others=labelled))
+    return rows.select("text", *labelled)
 
 
 def whole_texts(dataset: BenchmarkDataset) -> list[str]:
@@ -156,26 +160,11 @@ def whole_texts(dataset: BenchmarkDataset) -> list[str]:
 
 def _labelled(path: Path, dataset: BenchmarkDataset) -> pl.DataFrame:
     """Columns `text` and `label` of a corpus, rows without either left out."""
-    frame = _read(path, [dataset.text, *([] if dataset.label is None else [dataset.label])])
-    label = pl.lit("") if dataset.label is None else pl.col(dataset.label).cast(pl.String)
-    return frame.select(text=pl.col(dataset.text), label=label).drop_nulls()
-
-
-def _read(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    if path.suffix not in (".parquet", ".csv"):
-        raise ValueError(f"datasets.path: expected a .csv or .parquet file, got {path.name!r}.")
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"datasets.path: expected a file, found none at {path}. Fix the path."
-        )
-    frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"datasets: expected columns of {path.name}, got {missing[0]!r}. "
-            f"It has {', '.join(frame.columns)}."
-        )
-    return frame
+    labelled = {} if dataset.label is None else {"label": dataset.label}
+    columns = ColumnNames(text=dataset.text, others=labelled)
+    rows = read_source(SourceSpec(path=str(path)), columns)
+    label = pl.lit("") if dataset.label is None else pl.col(dataset.label)
+    return rows.select(text=pl.col(dataset.text), label=label).drop_nulls()
 
 
 # References of a benchmark: real text, public text alone, and text made without any privacy.

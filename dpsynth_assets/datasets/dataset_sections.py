@@ -10,13 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from dpsynth_assets.datasets.fields import (
     IS_PATH,
@@ -87,13 +81,19 @@ class SourceSpec(Declaration):
     starts at the project root or, failing that, at the YAML file's folder."""
     format: Literal["auto", "csv", "jsonl", "parquet", "huggingface"] = "auto"
     """File format; auto: by the suffix, or by a folder's content."""
-    separator: Annotated[str, AfterValidator(_field_separator)] | None = None
+    separator: Annotated[str, AfterValidator(_field_separator)] | None = Field(
+        None, exclude_if=lambda separator: separator is None
+    )
     """Character between the fields of a CSV file, e.g. ";"; none: a tab in a .tsv file, else a
     comma."""
-    encoding: Annotated[str, AfterValidator(_canonical_encoding)] = UTF_8
+    encoding: Annotated[str, AfterValidator(_canonical_encoding)] = Field(
+        UTF_8, exclude_if=lambda encoding: encoding == UTF_8
+    )
     """Encoding of a CSV file, by a name that Python knows, e.g. cp1252, latin-1 or utf-16. Bytes
     that it does not know spoil their record alone."""
-    max_set_aside: float = Field(MAX_SET_ASIDE, ge=0, le=1)
+    max_set_aside: float = Field(
+        MAX_SET_ASIDE, ge=0, le=1, exclude_if=lambda share: share == MAX_SET_ASIDE
+    )
     """Largest share of the records, in [0, 1], that rules may set aside; more is refused before
     anything is charged."""
     version: PublicWord = "1"
@@ -112,16 +112,6 @@ class SourceSpec(Declaration):
         found = self.model_copy(update={"path": path})
         found._is_found = True
         return found
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves defaults of later fields out: declarations made before keep their identity."""
-        fields: dict[str, Any] = handler(self)
-        later = (("separator", None), ("encoding", UTF_8), ("max_set_aside", MAX_SET_ASIDE))
-        for name, default in later:
-            if fields.get(name) == default:
-                fields.pop(name, None)
-        return fields
 
 
 LABEL_SEPARATOR = " | "

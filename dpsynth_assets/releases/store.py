@@ -375,12 +375,10 @@ def problem_behind(
                 f"Expected the release {name}, which the rows were made from, in the ledger, got "
                 "none: it was charged to another ledger, or this one was replaced."
             )
-        if not store.has(name) or store.digest(name) != digest:
-            return (
-                f"Expected the stored release {name} of {charge.asset}, which the rows were made "
-                "from, as the ledger recorded it, got none or altered files. Restore its folder "
-                "from a backup."
-            )
+        try:
+            refuse_altered(store, name, charge.asset, digest)
+        except LedgerIntegrityError as problem:
+            return str(problem)
     return None
 
 

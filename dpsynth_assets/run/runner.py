@@ -295,11 +295,6 @@ class _StageRun(Opened):
     stage: Stage
 
     @property
-    def part(self) -> Planned:
-        """What the stage belongs to."""
-        return self.node.part
-
-    @property
     def name(self) -> str:
         """The stage's asset key as one string."""
         return f"{self.node.spec.name}/{self.node.name}"
@@ -338,7 +333,7 @@ class _StageRun(Opened):
     def _request(self) -> ReleaseRequest:
         return stage_request(
             self.node.spec,
-            self.part,
+            self.node.part,
             self.stage,
             release=self.runner.release_name,
             run_id=self.runner.run_id,
@@ -353,7 +348,7 @@ class _StageRun(Opened):
 
     def _prepare(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
-        public, method = self.public, self.part.method
+        public, method = self.public, self.node.part.method
         if self.stage.public:
             return room_of(method, self.stage, public)
         check_judge(dict(method.config).get(REJECTION), method.terms, public)
@@ -402,14 +397,14 @@ class _StageRun(Opened):
         if self.stage.make is None:
             raise TypeError(f"Expected a public stage, got {self.name}.")
         made = self.stage.make(self.public, scratch, self.runner.progress)
-        return Release(value=made, cost=_free(self.part))
+        return Release(value=made, cost=_free(self.node.part))
 
     def _keep_internal(self, made: Release[StageRelease], seconds: float) -> None:
         """Keeps what depends on private data without noise for the steward."""
         if self.stage.name == CANDIDATE_CORPUS:
             own = {"seconds": seconds, "ex_post_epsilon": made.cost.ex_post_epsilon}
             internal = plain_json({**made.value.internal, **own})
-            self.records.keep_internal(self.part.folder, json.dumps(internal))
+            self.records.keep_internal(self.node.part.folder, json.dumps(internal))
 
 
 def _free(part: Planned) -> Cost:

@@ -249,20 +249,15 @@ class SealedObjects(PrivateFiles):
                 f"object (If-None-Match), got one at {self._root} that does not. Two machines "
                 "could overwrite each other's keys: name another store."
             )
-        if not self._opens(probe):
+        try:
+            self.read(probe)
+        except SensitiveKeyError:
             raise SensitiveKeyError(
                 f"Expected {KEY_VARIABLE} to be the key that the sensitive store at {self._root} "
                 "was created with, got another one. Export that key, or delete every object "
                 "below the prefix and materialise private_records again."
-            )
+            ) from None
         _proven.add((str(self._root), self._key))
-
-    def _opens(self, path: UPath) -> bool:
-        try:
-            self.read(path)
-        except SensitiveKeyError:
-            return False
-        return True
 
     def _reachable(self, done: str) -> AbstractContextManager[None]:
         passes = (FileNotFoundError,) if done == "read" else ()
