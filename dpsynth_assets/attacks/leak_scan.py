@@ -5,9 +5,9 @@ column, archives and compressed values once unpacked, a few layers deep. A repor
 spellings and never a canary.
 
 Canaries are byte patterns, in every spelling that software on the way may have given them.
-Thousands of patterns are looked up at once: the first eight bytes at every place of a content are
-read as one number, and only places whose number a small table knows are compared in full. Time
-grows with the content, hardly with the number of canaries.
+Thousands of patterns are looked up at once by an automaton (Aho-Corasick): time grows with the
+content, hardly with the number of canaries. Small contents are searched together, as the automaton
+is made for each search.
 """
 
 import base64
@@ -19,21 +19,20 @@ import sqlite3
 import unicodedata
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-import numpy as np
 import polars as pl
 
-OPENING_BYTES = 8
+LEAST_BYTES = 8
 """Canaries and their spellings are at least as long; shorter ones would turn up by chance."""
 
-_TABLE_BITS = 22
-_MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 _BLOCK_BYTES = 1 << 24
+_BYTEWISE = "latin-1"
+"""Every byte is one character, as the automaton is one of texts."""
 
 
 class Needles:
@@ -51,48 +50,27 @@ class Needles:
         short = [number for number, text in enumerate(canaries) if len(text.encode()) < 8]
         if short:
             raise ValueError(
-                f"Expected canaries of at least {OPENING_BYTES} bytes, got a shorter one (number "
+                f"Expected canaries of at least {LEAST_BYTES} bytes, got a shorter one (number "
                 f"{short[0]}). Plant longer canaries."
             )
         self._patterns: dict[bytes, tuple[int, str]] = {}
         for number, text in enumerate(canaries):
             for spelling, pattern in spellings(text):
-                if len(pattern) >= OPENING_BYTES:
+                if len(pattern) >= LEAST_BYTES:
                     self._patterns.setdefault(pattern, (number, spelling))
-        lengths = defaultdict[bytes, set[int]](set)
-        for pattern in self._patterns:
-            lengths[pattern[:OPENING_BYTES]].add(len(pattern))
-        self._lengths = {opening: sorted(found) for opening, found in lengths.items()}
-        self._longest = max(map(len, self._patterns), default=0)
-        self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
-        self._table[_slots(np.frombuffer(b"".join(self._lengths), dtype="<u8"))] = True
+        texts = [[pattern.decode(_BYTEWISE) for pattern in self._patterns]]
+        self._texts = pl.Series(texts, dtype=pl.List(pl.String))
+        self.longest = max(map(len, self._patterns), default=0)
 
     def __len__(self) -> int:
         """Number of patterns."""
         return len(self._patterns)
 
-    def find(self, content: bytes) -> set[tuple[int, str]]:
-        """Canaries in a content, each with the spelling it was found in."""
-        found: set[tuple[int, str]] = set()
-        for start in range(0, len(content), _BLOCK_BYTES):
-            found.update(self._in_block(content[start : start + _BLOCK_BYTES + self._longest]))
-        return found
-
-    def _in_block(self, block: bytes) -> Iterator[tuple[int, str]]:
-        for offset in range(OPENING_BYTES):
-            whole = (len(block) - offset) // OPENING_BYTES
-            if whole <= 0:
-                return
-            openings = np.frombuffer(block, dtype="<u8", count=whole, offset=offset)
-            for index in np.flatnonzero(self._table[_slots(openings)]):
-                place = offset + OPENING_BYTES * int(index)
-                yield from self._at(block, place)
-
-    def _at(self, block: bytes, place: int) -> Iterator[tuple[int, str]]:
-        for length in self._lengths.get(block[place : place + OPENING_BYTES], ()):
-            known = self._patterns.get(block[place : place + length])
-            if known is not None:
-                yield known
+    def find(self, contents: Sequence[bytes]) -> list[set[tuple[int, str]]]:
+        """Canaries in each content, each with the spelling it was found in."""
+        texts = pl.Series([each.decode(_BYTEWISE) for each in contents], dtype=pl.String)
+        found = texts.str.extract_many(self._texts, overlapping=True)
+        return [{self._patterns[text.encode(_BYTEWISE)] for text in each} for each in found]
 
 
 def spellings(text: str) -> Iterator[tuple[str, bytes]]:
@@ -122,16 +100,13 @@ def _base64_core(raw: bytes, shift: int) -> bytes:
     return encoded[first : (shift + len(raw)) * 8 // 6]
 
 
-def _slots(openings: np.ndarray) -> np.ndarray:
-    return (openings * _MULTIPLIER) >> np.uint64(64 - _TABLE_BITS)
-
-
 MAXIMUM_UNPACKED_BYTES = 1 << 28
 """More than this is not unpacked from one archive or value; the report says so."""
 
 _GZIP = b"\x1f\x8b"
 _DEEPEST = 3
 _BATCH_BYTES = 1 << 20
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,18 +168,27 @@ def scan_folders(
     needles = Needles(distinct)
     found: dict[tuple[str, str], set[int]] = {}
     unread: list[str] = []
-    files = searched = 0
-    for path in _files(folders, exclude):
-        files += 1
-        for content in _contents(path, unread):
-            searched += len(content)
-            for number, spelling in needles.find(content):
+    files: set[Path] = set()
+    searched = 0
+
+    def blocks() -> Iterator[tuple[Path, bytes]]:
+        for path in _files(folders, exclude):
+            for content in _contents(path, unread):
+                for start in range(0, len(content), _BLOCK_BYTES):
+                    yield path, content[start : start + _BLOCK_BYTES + needles.longest]
+
+    for batch in _batched(blocks(), lambda block: len(block[1]), _BLOCK_BYTES):
+        paths, contents = zip(*batch, strict=True)
+        files.update(paths)
+        searched += sum(min(len(content), _BLOCK_BYTES) for content in contents)
+        for path, hits in zip(paths, needles.find(contents), strict=True):
+            for number, spelling in hits:
                 found.setdefault((str(path), spelling), set()).add(number)
     leaks = [Leak(path=p, spelling=s, canaries=len(n)) for (p, s), n in sorted(found.items())]
     return LeakReport(
         canaries=len(distinct),
         patterns=len(needles),
-        files=files,
+        files=len(files),
         bytes_searched=searched,
         leaks=tuple(leaks),
         unread=tuple(unread),
@@ -235,7 +219,7 @@ def _contents(path: Path, unread: list[str]) -> Iterator[bytes]:
     yield content
     try:
         if content.startswith(b"SQLite format 3\0"):
-            yield from _batched(_database_values(path))
+            yield from _joined(_database_values(path))
         else:
             yield from _unpacked(content, depth=0)
     except _Unreadable as problem:
@@ -307,10 +291,10 @@ def _columns(read: Callable[..., pl.DataFrame], content: bytes) -> Iterator[byte
     yield "\n".join(frame.columns).encode()
     for column in frame.get_columns():
         if column.dtype == pl.Binary:
-            yield from _batched(value for value in column if value is not None)
+            yield from _joined(value for value in column if value is not None)
         elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
             values = column.cast(pl.String)
-            yield from _batched(value.encode() for value in values if value is not None)
+            yield from _joined(value.encode() for value in values if value is not None)
         elif column.dtype.is_nested():
             yield column.to_frame().write_ndjson().encode()
 
@@ -345,18 +329,23 @@ def _compressed_value(value: bytes) -> Iterator[bytes]:
         yield from _unpacked(value, depth=1)
 
 
-def _batched(values: Iterator[bytes]) -> Iterator[bytes]:
+def _joined(values: Iterator[bytes]) -> Iterator[bytes]:
     """Joins small values: looking up each by itself would cost more than the search."""
-    batch: list[bytes] = []
-    size = 0
+    return map(b"\n".join, _batched(values, len, _BATCH_BYTES))
+
+
+def _batched(values: Iterator[Value], size: Callable[[Value], int], most: int) -> Iterator[Any]:
+    """Lists of values whose sizes add up to at least `most`, but for the last one."""
+    batch: list[Value] = []
+    held = 0
     for value in values:
         batch.append(value)
-        size += len(value)
-        if size >= _BATCH_BYTES:
-            yield b"\n".join(batch)
-            batch, size = [], 0
+        held += size(value)
+        if held >= most:
+            yield batch
+            batch, held = [], 0
     if batch:
-        yield b"\n".join(batch)
+        yield batch
 
 
 # Planted canaries in a corpus, in any case, spacing and hyphenation.
