@@ -331,11 +331,6 @@ def _embedded(declared: TextEmbedderSpec, texts: Sequence[str]) -> np.ndarray:
     return embedder.embed(texts, public=True)
 
 
-def _rows(sides: Sides) -> int:
-    rows = len(sides.corpus.features), len(sides.held_out.features)
-    return min(*rows, sides.settings.max_rows)
-
-
 MAUVE = Metric(
     "mauve",
     "MAUVE",
@@ -344,8 +339,3 @@ MAUVE = Metric(
     compared=True,
     picture="MAUVE against held-out records",
 )
-
-MAUVE_ROWS = Metric(
-    "mauve_rows", "rows of MAUVE", _rows, least_rows=MINIMUM_ROWS, tables=Tables("file", None)
-)
-"""Rows a side; scores of different numbers of rows do not compare."""

@@ -24,7 +24,6 @@ GROUP = "dpsynth.metrics"
 
 _OWN = (
     embedding_distances.MAUVE,
-    embedding_distances.MAUVE_ROWS,
     embedding_distances.ENERGY_DISTANCE,
     embedding_distances.FRECHET_DISTANCE,
     downstream.ACCURACY,

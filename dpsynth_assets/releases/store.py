@@ -326,8 +326,8 @@ def refuse_altered(store: StoredReleases, reservation: str, asset: str, digest: 
     if store.digest(reservation) != digest:
         raise LedgerIntegrityError(
             f"Expected the stored release {reservation} of {asset} as the ledger recorded it, got "
-            "altered files. Restore its folder from a backup, or ask for a new release, which is "
-            "charged."
+            "none or altered files. Restore its folder from a backup, or ask for a new release, "
+            "which is charged."
         )
 
 
