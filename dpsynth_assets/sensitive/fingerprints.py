@@ -202,9 +202,8 @@ def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> 
 
 def single_prints(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Sorted fingerprints of the texts that occur once in all shards together, uint64 (n,)."""
-    every = np.sort(np.concatenate([NONE, *parts]))
-    changes = np.concatenate([[True], every[1:] != every[:-1], [True]])
-    return every[changes[:-1] & changes[1:]] if len(every) else every
+    values, times = np.unique(np.concatenate([NONE, *parts]), return_counts=True)
+    return values[times == 1]
 
 
 def text_prints(texts: Iterable[str], key: bytes) -> np.ndarray:

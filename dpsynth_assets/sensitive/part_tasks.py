@@ -218,17 +218,8 @@ class NoteRead:
 # up. Nothing of a record is sent: a task is given a path, and returns nothing.
 
 
-_FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.parquet"
+_FOUND, _RARE = "secrets_of_part.parquet", "rare_words.parquet"
 """Notes between workers and driver, private; removed at the end."""
-
-
-def count_words(part: Folder) -> None:
-    """Counts the words of a shard, whose rare ones are secrets of some kind."""
-    files = files_of(part)
-    counts = word_counts(files.read_table(part / "source.parquet")["text"].to_list())
-    words = pl.Series("word", list(counts), dtype=pl.String)
-    table = pl.DataFrame({"word": words, "records": list(counts.values())})
-    files.write_table(part / _WORDS, table)
 
 
 def find_in_part(declared: SecretsSpec, here: Here[Callable[[float], None]], part: Folder) -> None:
@@ -263,24 +254,23 @@ def find_in_parts(
     files = files_of(places[0])
     try:
         if any(kind.detector == "rare_words" for kind in declared.kinds):
-            _choose_rare_words(declared, places, workers)
+            _choose_rare_words(declared, places)
         task = partial(find_in_part, declared, Here(share if len(places) == 1 else None))
         for done, _ in enumerate(workers.map_parts(task, places), 1):
             share(done / len(places))
         return merged_dictionary(files.read_table(place / _FOUND) for place in places)
     finally:
         for folder in (*places, dataset_folder(places[0])):
-            for name in (_FOUND, _WORDS, _RARE):
+            for name in (_FOUND, _RARE):
                 files.remove(folder / name)
 
 
-def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers: Workers) -> None:
+def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder]) -> None:
     """Chooses them by the words of all shards, and writes them where every shard finds them."""
-    for _ in workers.map_parts(count_words, places):
-        pass
     vocabulary: Counter[str] = Counter()
     for place in places:
-        vocabulary.update(dict(files_of(place).read_table(place / _WORDS).iter_rows()))
+        texts = files_of(place).read_table(place / "source.parquet")["text"]
+        vocabulary.update(word_counts(texts))
     chosen = [
         (kind.name, word)
         for kind in declared.kinds

@@ -66,7 +66,7 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     monkeypatch.setattr(PrivateFiles, "write_table", keeps)
     found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
     assert found.secrets.height > 20
-    assert len(written) == 2 * PARTS + 1
+    assert len(written) == PARTS + 1
     assert not [content for content in written if b"orchard" in content or b"PAR1" in content]
 
 
@@ -90,7 +90,7 @@ def test_what_workers_are_given_and_send_holds_no_record(places):
     workers = Watching()
     find_in_parts(DECLARED, places, workers, silent)
     assert {result for *_, result in workers.seen} == {None}
-    assert len(workers.seen) == 2 * PARTS  # Words first, then secrets.
+    assert len(workers.seen) == PARTS
     assert not [given for given, *_ in workers.seen if SECRET.split()[0] in given]
 
 
