@@ -166,6 +166,7 @@ def prepared(stage: str, folder: Path, parts: int, workers):
 
     from dpsynth_assets.files.kept import TABLE
     from dpsynth_assets.sensitive import part_tasks, read_source
+    from dpsynth_assets.sensitive.fingerprints import prints_of
     from dpsynth_assets.sensitive.read_source import embed_parts
     from dpsynth_assets.sensitive.record_parts import files_of
     from dpsynth_assets.sensitive.stored_parts import StoredParts
@@ -188,7 +189,9 @@ def prepared(stage: str, folder: Path, parts: int, workers):
     ways = {
         "sort": sort,
         "canonical": lambda: each(partial(part_tasks.make_canonical, spec)),
-        "fingerprints": lambda: admitted(folder, read_source.prints_of_parts(places)),
+        "fingerprints": lambda: admitted(
+            folder, prints_of(read_source.canonical_frames(places), spec, bytes(32))
+        ),
         "note": lambda: each(part_tasks.NoteRead("r-1")),
         "embed": lambda: embed_parts(MANIFEST, places, workers, lambda *_: None),
     }

@@ -20,7 +20,7 @@ from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.reading import PrivateRecords, frame_rows, refuse_unfit
-from dpsynth_assets.sensitive.fingerprints import Prints, prints_of, single_prints
+from dpsynth_assets.sensitive.fingerprints import Prints, prints_of
 from dpsynth_assets.sensitive.read_records import (
     declared_state,
     reading_digest,
@@ -197,8 +197,8 @@ class FrameRecords:
 
     @cached_property
     def _prints(self) -> Prints:
-        texts, ids = prints_of(self._private, self.spec, self._installed.read_records.key)
-        return Prints(single_prints([texts]), ids)
+        both = self._private.records, self._private.held_out
+        return prints_of(both, self.spec, self._installed.read_records.key)
 
     @cached_property
     def _embeddings(self) -> np.ndarray:

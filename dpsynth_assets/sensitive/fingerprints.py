@@ -24,15 +24,14 @@ said follows from private records; it is no release, and no file that is shared 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records.reading import PrivateRecords
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below, kept_key
 
 FOLDER = ".fingerprints"
@@ -186,18 +185,26 @@ class Fingerprints:
 
 
 def all_prints(texts: Iterable[str], key: bytes) -> np.ndarray:
-    """Fingerprints of long texts, uint64 (n,): sorted, as often as they occur."""
+    """Fingerprints of long texts, uint64 (n,), as often as they occur."""
     plain = (" ".join(text.lower().split()) for text in texts)
-    return np.sort(_digests((text for text in plain if len(text) >= SHORTEST), key))
+    return _digests((text for text in plain if len(text) >= SHORTEST), key)
 
 
-def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
-    """Fingerprints of texts, as often as they occur, and of ids where these name records."""
-    both = [private.records, private.held_out]
-    texts = all_prints(chain(*(each["text"] for each in both)), key)
-    if spec.columns.id is None or spec.privacy_unit.column is not None:
-        return Prints(texts)
-    return Prints(texts, id_prints(chain(*(each["record_id"] for each in both)), key))
+def prints_of(frames: Iterable[pl.DataFrame], spec: PrivateDatasetSpec, key: bytes) -> Prints:
+    """Fingerprints of the texts of a cohort that occur once, and of ids where these name records.
+
+    Args:
+        frames: Its canonical records, those held out included; one is held at a time.
+        spec: Its declaration.
+        key: The store's key.
+    """
+    named = spec.columns.id is not None and spec.privacy_unit.column is None
+    texts, ids = [NONE], [NONE]
+    for frame in frames:
+        texts.append(all_prints(frame["text"], key))
+        if named:
+            ids.append(id_prints(frame["record_id"], key))
+    return Prints(single_prints(texts), np.unique(np.concatenate(ids)) if named else None)
 
 
 def single_prints(parts: Iterable[np.ndarray]) -> np.ndarray:

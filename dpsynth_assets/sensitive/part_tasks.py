@@ -30,10 +30,7 @@ from dpsynth_assets.secret_detection.finding import (
     rare_among,
     word_counts,
 )
-from dpsynth_assets.sensitive.fingerprints import (
-    prints_of,
-    store_key,
-)
+from dpsynth_assets.sensitive.fingerprints import store_key
 from dpsynth_assets.sensitive.read_records import Contributions, source_digest
 from dpsynth_assets.sensitive.record_parts import (
     PIECE,
@@ -51,10 +48,6 @@ from dpsynth_assets.workers import Here, Workers, kept
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.text_embedder import TextEmbedder
-
-PRINTS: Final = "prints.npy"
-IDS: Final = "ids.npy"
-"""Fingerprints of a shard's texts and ids: for the driver, then removed."""
 
 LARGEST_SENT: Final = 1 << 16
 """Bytes of counts that a worker sends; more are a file of the store, which Ray moves to no disk."""
@@ -76,10 +69,6 @@ def make_canonical(spec: PrivateDatasetSpec, part: Folder) -> tuple[str, Tally]:
     del raw
     write_canonical(part, "source", private.records)
     write_canonical(part, "held_out", private.held_out)
-    texts, ids = prints_of(private, spec, key)
-    files.write_array(part / PRINTS, texts)
-    if ids is not None:
-        files.write_array(part / IDS, ids)
     for piece in pieces:
         files.remove(piece)
     return digest, private.tally

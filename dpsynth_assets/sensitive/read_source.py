@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -17,10 +16,9 @@ from dpsynth_assets.records.reading import (
     refuse_unfit,
 )
 from dpsynth_assets.sensitive import part_tasks
-from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
-from dpsynth_assets.sensitive.part_tasks import IDS, PRINTS
+from dpsynth_assets.sensitive.fingerprints import prints_of
 from dpsynth_assets.sensitive.read_records import joined_digest
-from dpsynth_assets.sensitive.record_parts import PIECE, files_of
+from dpsynth_assets.sensitive.record_parts import PIECE, SPLITS, files_of
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, Workers
 
@@ -46,11 +44,8 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
     try:
         digests, tallies = zip(*write_parts(spec, places, workers), strict=True)
         refuse_unfit(Tally.of_all(tallies), spec)
-        rows, prints = joined_digest(digests), prints_of_parts(places)
-        with store.admitting(spec, rows, prints):
-            for place in places:
-                for notes in (PRINTS, IDS):
-                    files_of(place).remove(place / notes)
+        prints = prints_of(canonical_frames(places), spec, store.read_records.key)
+        with store.admitting(spec, joined_digest(digests), prints):
             parts.keep(places)
     finally:
         parts.drop(places)
@@ -133,17 +128,11 @@ def write_parts(
     return list(workers.map_parts(partial(part_tasks.make_canonical, spec), places))
 
 
-def prints_of_parts(places: Sequence[Folder]) -> Prints:
-    """Fingerprints of the records of a cohort, those held out included."""
-    texts = single_prints(_notes(places, PRINTS))
-    ids = [*_notes(places, IDS)]
-    return Prints(texts, np.unique(np.concatenate(ids)) if ids else None)
-
-
-def _notes(places: Sequence[Folder], name: str) -> Iterator[np.ndarray]:
+def canonical_frames(places: Sequence[Folder]) -> Iterator[pl.DataFrame]:
+    """The records of a cohort, those held out included, one split of a shard after another."""
     for place in places:
-        if files_of(place).exists(place / name):
-            yield files_of(place).read_array(place / name)
+        for split in SPLITS:
+            yield files_of(place).read_table(place / f"{split}.parquet")
 
 
 def embed_parts(
