@@ -41,8 +41,13 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
     """
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
+    nothing, canonical = pl.DataFrame(), partial(part_tasks.make_canonical, spec)
     try:
-        digests, tallies = zip(*write_parts(spec, places, workers), strict=True)
+        for number, pieces in enumerate(pieces_of_source(spec)):
+            for part, place in enumerate(places):  # Which get rows must not show in names of files.
+                path = place / f"{PIECE}-{number:05d}.parquet"
+                files_of(place).write_table(path, pieces.get(part, nothing))
+        digests, tallies = zip(*workers.map_parts(canonical, places), strict=True)
         refuse_unfit(Tally.of_all(tallies), spec)
         prints = prints_of(canonical_frames(places), spec, store.read_records.key)
         with store.admitting(spec, joined_digest(digests), prints):
@@ -99,33 +104,6 @@ def embed_records(
 #
 # The driver sorts rows into shards in one pass, holds the keys and the ledger, adds up what the
 # workers return and collects what they keep. It never holds the records of more than a few batches.
-
-
-def write_parts(
-    spec: PrivateDatasetSpec,
-    places: Sequence[Folder],
-    workers: Workers,
-) -> list[tuple[str, Tally]]:
-    """Reads a cohort's source once and leaves canonical records in the folders of new shards.
-
-    Args:
-        spec: The declaration; as many shards as there are folders.
-        places: Empty folders (`RecordParts.begin`).
-        workers: Who makes the shards canonical.
-
-    Returns:
-        What `make_canonical` returns of each shard.
-
-    Raises:
-        SourceError: The source is missing, broken, or lacks a declared column.
-        WorkerError: A shard failed.
-    """
-    nothing = pl.DataFrame()
-    for number, pieces in enumerate(pieces_of_source(spec)):
-        for part, place in enumerate(places):  # Which get rows must not show in names of files.
-            path = place / f"{PIECE}-{number:05d}.parquet"
-            files_of(place).write_table(path, pieces.get(part, nothing))
-    return list(workers.map_parts(partial(part_tasks.make_canonical, spec), places))
 
 
 def canonical_frames(places: Sequence[Folder]) -> Iterator[pl.DataFrame]:
