@@ -15,7 +15,7 @@ from dpsynth_assets.benchmark.leaderboard import (
     Standing,
     leaderboard,
 )
-from dpsynth_assets.benchmark.running import DatasetBench, Place, places
+from dpsynth_assets.benchmark.running import DatasetBench, places
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.files.kept import JSON
 from dpsynth_assets.files.whole import write_whole
@@ -324,12 +324,10 @@ def benchmark_folder(name: str) -> Path:
 
 def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Leaderboard:
     """Reads back what is there; nothing is made."""
-    found, missing = [], 0
-    for place, scores in kept_cells(spec, folder or benchmark_folder(spec.name)):
-        if scores is None:
-            missing += 1
-        else:
-            found.append((place, scores))
+    kept = folder or benchmark_folder(spec.name)
+    benches = {name: DatasetBench(spec, name, kept) for name in spec.datasets}
+    cells = [(place, benches[place.dataset].found(place)) for place in places(spec)]
+    found = [(place, scores) for place, scores in cells if scores is not None]
     codes = sorted({scores["code"] for _, scores in found if scores.get("code")})
     seconds = sum(scores.get("seconds", 0.0) for _, scores in found)
     facts = {
@@ -341,22 +339,15 @@ def standing_leaderboard(spec: BenchmarkSpec, folder: Path | None = None) -> Lea
         "code": ", ".join(codes),
     }
     domains = {name: each.domain for name, each in spec.datasets.items()}
-    return leaderboard(spec.name, found, missing=missing, facts=facts, domains=domains)
+    return leaderboard(
+        spec.name, found, missing=len(cells) - len(found), facts=facts, domains=domains
+    )
 
 
 def _rows_scored(spec: BenchmarkSpec) -> str:
     """The number of rows, and which datasets have another one."""
     own = (f"{each.scored_rows} on {n}" for n, each in spec.datasets.items() if each.scored_rows)
     return ", ".join([str(spec.scored_rows), *own])
-
-
-def kept_cells(
-    spec: BenchmarkSpec, folder: Path
-) -> Iterator[tuple[Place, Mapping[str, Any] | None]]:
-    """Every cell of a benchmark with its scores; None where they are not there."""
-    benches = {name: DatasetBench(spec, name, folder) for name in spec.datasets}
-    for place in places(spec):
-        yield place, benches[place.dataset].found(place)
 
 
 def write_leaderboard(page: LeaderboardPage, folder: Path) -> dict[str, Path]:
