@@ -24,40 +24,28 @@ _UNCONCERNED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A method that fits.
+class Offer(Candidate):
+    """A candidate that fits, as a method of the dataset file.
 
     Attributes:
-        line: Its line on the leaderboard.
         method: Name of the registered method.
-        settings: Settings to write into the dataset file.
         first: Method of the same file that it builds on, with its share and settings; empty: none.
-        declared: Further fields of the dataset file that it needs.
-        base: Fields of the public base that it needs.
         epsilon: ε of its release and of the histograms it needs; None where it has none.
         rows: Rows it writes: as many as are asked for, or as its budget buys.
         expectation: What the leaderboard lets one expect; None: it has no cell of this method.
         minutes: Minutes of a whole run on this machine, with what it builds on and scores; None
             where they are not known.
-        asks: What a steward has to declare for it.
         follows_schema: Whether every row is a valid record of the declared schema.
-        is_for_section: Whether it is for a section of the dataset file: `structured` or `secrets`.
         rows_free: Whether it writes any number of rows.
     """
 
-    line: str
     method: str
-    settings: dict[str, Any]
     first: dict[str, Any]
-    declared: dict[str, Any]
-    base: dict[str, Any]
     epsilon: float | None
     rows: int
     expectation: Expectation | None
     minutes: float | None
-    asks: str
     follows_schema: bool = False
-    is_for_section: bool = False
     rows_free: bool = False
 
     @property
@@ -140,7 +128,7 @@ def advise(
 
 def _place(offer: Offer) -> tuple[bool, float, bool, bool]:
     """Orders offers; where nothing is measured, what a section is for, then any number of rows."""
-    return (not offer.follows_schema, -offer.share, not offer.is_for_section, not offer.rows_free)
+    return (not offer.follows_schema, -offer.share, offer.concerns is None, not offer.rows_free)
 
 
 def _offer(
@@ -181,12 +169,9 @@ def _offer(
     epsilon = spec.budget.epsilon / spec.budget.rounds
     domain = base.domain if base else ""
     return Offer(
-        line=candidate.line,
+        **vars(candidate),
         method=name,
-        settings=dict(candidate.settings),
         first=first,
-        declared=dict(candidate.declared),
-        base=dict(candidate.base),
         epsilon=plan.total_epsilon if plan.events else None,
         rows=bought,
         # The leaderboard's texts are free text: nothing follows for records with a structure.
@@ -194,9 +179,7 @@ def _offer(
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, domain),
         minutes=expected_minutes(with_method, plan, own).whole if timed and own else None,
-        asks=candidate.asks,
         follows_schema=SCHEMA in planned.plan.parameters,
-        is_for_section=candidate.concerns is not None,
         rows_free=free,
     )
 
