@@ -10,7 +10,7 @@ without asking. The values of a column of the source are secrets, too, where the
 
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -216,15 +216,19 @@ def rare_among(frequency: Mapping[str, int], *, quantile: float, count: int) -> 
     return ordered[start : start + count]
 
 
-_RECORD = "__record_id"
+_FOUND = {"kind": pl.String, "value": pl.String, "records": pl.UInt32}
 
 
-def values_of_columns(spec: PrivateDatasetSpec) -> dict[str, Mapping[str, set[str]]]:
-    """Reads the columns that secrets come from.
+def secrets_of_columns(spec: PrivateDatasetSpec, ids: Iterable[str]) -> pl.DataFrame:
+    """Counts the values of the columns that secrets come from; blank values are none.
+
+    Args:
+        spec: The declaration.
+        ids: Of the records that count. Records without an id column share one where they have the
+            same content.
 
     Returns:
-        Kind -> record id -> values of its column; blank values are none. Records without an id
-        column that have the same content share an id, and then each other's values.
+        A row a value: `kind`, `value` (normalised) and `records`, which is 1.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a column.
@@ -232,27 +236,20 @@ def values_of_columns(spec: PrivateDatasetSpec) -> dict[str, Mapping[str, set[st
     **Privacy** Private. Reads the source again: canonical records keep no other columns.
     """
     declared = spec.secrets.kinds if spec.secrets is not None else []
-    columns = {kind.name: str(kind.column) for kind in declared if kind.detector == "column"}
-    if not columns:
-        return {}
+    kinds = [kind for kind in declared if kind.detector == "column"]
     names = column_names(spec)
-    extra = {f"secrets.kinds.{kind}.column": column for kind, column in columns.items()}
+    extra = {f"secrets.kinds.{kind.name}.column": str(kind.column) for kind in kinds}
     raw = read_source(spec.source, replace(names, others={**names.others, **extra}))
-    judged = pl.concat(
-        [judge(raw, spec), raw.select(pl.col(c).alias(f"__{c}") for c in set(columns.values()))],
-        how="horizontal",
-    )
-    kept = judged.filter(pl.col(REASON).is_null())
-    kept = kept.with_columns(pl.Series(_RECORD, record_ids(kept, spec), dtype=pl.String))
-    return {kind: _by_record(kept, f"__{column}") for kind, column in columns.items()}
-
-
-def _by_record(kept: pl.DataFrame, column: str) -> Mapping[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for record, value in kept.select(_RECORD, column).iter_rows():
-        if value is not None and value.strip():
-            found[record].add(value)
-    return found
+    columns = (raw[column].alias(f"__{column}") for column in set(extra.values()))
+    kept = judge(raw, spec).with_columns(*columns).filter(pl.col(REASON).is_null())
+    own = kept.filter(pl.Series(record_ids(kept, spec), dtype=pl.String).is_in(list(ids)))
+    found = [
+        (kind.name, value, 1)
+        for kind in kinds
+        for each in own[f"__{kind.column}"].drop_nulls()
+        for value in _secrets_of(kind, [each])
+    ]
+    return pl.DataFrame(found, schema=_FOUND, orient="row")
 
 
 ShareCallback = Callable[[float], None]
@@ -294,16 +291,14 @@ def find_secrets(
     records: pl.DataFrame,
     declared: SecretsSpec,
     *,
-    of_columns: Mapping[str, Mapping[str, set[str]]] | None = None,
     rare: Mapping[str, Sequence[str]] | None = None,
     progress: ShareCallback = lambda _share: None,
 ) -> SecretDictionary:
     """Runs every declared detector over the records.
 
     Args:
-        records: Canonical records; columns `record_id` and `text` are read.
-        declared: Kinds of secrets.
-        of_columns: Kind -> record id -> values (`values_of_columns`).
+        records: Canonical records; column `text` is read.
+        declared: Kinds of secrets; those of columns are passed over (`secrets_of_columns`).
         rare: Kind -> its rare words, where `records` are one shard of all; None to choose them
             here.
         progress: Called with the share of kinds and records done; reports nothing else.
@@ -314,7 +309,7 @@ def find_secrets(
     **Privacy** Private, as are the numbers of rows. Detection decides what can be checked and
     shown to the steward; the noise of `privacy.secret_clustering` does not depend on it.
     """
-    texts, ids = records["text"].to_list(), records["record_id"].to_list()
+    texts = records["text"].to_list()
     found: list[tuple[str, str, int]] = []
     for place, kind in enumerate(declared.kinds):
 
@@ -322,14 +317,9 @@ def find_secrets(
             progress((place + part) / len(declared.kinds))
 
         detector = detector_of(kind, texts, None if rare is None else rare.get(kind.name, ()))
-        if detector is None:
-            held = [sorted((of_columns or {}).get(kind.name, {}).get(one, ())) for one in ids]
-        else:
-            held = _search(detector, texts, share)
-        for values in held:
+        for values in () if detector is None else _search(detector, texts, share):
             found += [(kind.name, value, 1) for value in _secrets_of(kind, values)]
-    schema = {"kind": pl.String, "value": pl.String, "records": pl.UInt32}
-    return merged_dictionary([pl.DataFrame(found, schema=schema, orient="row")])
+    return merged_dictionary([pl.DataFrame(found, schema=_FOUND, orient="row")])
 
 
 def _search(detector: Detector, texts: Sequence[str], share: ShareCallback) -> list[list[str]]:

@@ -229,7 +229,7 @@ def find_in_parts(
     """Finds the secrets of all shards.
 
     Args:
-        declared: Kinds of secrets, none of which comes from a column.
+        declared: Kinds of secrets; those of columns are passed over.
         places: The shards.
         workers: Who searches.
         share: Told the share of shards done.

@@ -160,18 +160,16 @@ def _find(
 ) -> None:
     """Detects, and stores everything for the owner alone.
 
-    Values of columns are read from the source again, beside all records; else workers search the
-    shards, and each keeps its own incidence.
+    Workers search the shards; values of columns are read from the source again.
     """
-    from dpsynth_assets.secret_detection.finding import find_secrets, values_of_columns
+    from dpsynth_assets.secret_detection.finding import merged_dictionary, secrets_of_columns
     from dpsynth_assets.sensitive.part_tasks import find_in_parts
 
-    if not any(kind.detector == "column" for kind in declared.kinds):
-        found = find_in_parts(declared, require_parts(spec, store), workers, share)
-    else:
-        private = store.read_internal(spec.name, "source")
-        values = values_of_columns(spec)
-        found = find_secrets(private.records, declared, of_columns=values, progress=share)
+    found = find_in_parts(declared, require_parts(spec, store), workers, share)
+    if any(kind.detector == "column" for kind in declared.kinds):
+        shards = store.each_for_scoring(spec.name, "source", with_embeddings=False)
+        ids = [one for some in shards for one in some.records["record_id"]]
+        found = merged_dictionary([found.secrets, secrets_of_columns(spec, ids)])
     store.write_internal_table(spec.name, DICTIONARY, found.secrets)
     store.write_internal(spec.name, SUMMARY, json.dumps(found.over_their_caps(declared)))
 
