@@ -115,6 +115,7 @@ def test_what_is_no_dialect_is_refused(wrong):
         (",", "utf-8", {"separator": ";"}, 'separator: "," under'),
         (",", "utf-16", {}, "encoding: utf-16 under"),
         (",", "utf-16-le", {}, "encoding: utf-16-le under"),
+        (",", "utf-32-be", {}, "encoding: utf-32-be under"),
         (",", "utf-8", {"encoding": "utf-16"}, "encoding: utf-8 under"),
         (",", "utf-8-sig", {"encoding": "cp1252"}, "encoding: utf-8 under"),
         ("|", "utf-8", {"encoding": "utf-16"}, 'separator: "|" and encoding: utf-8 under'),

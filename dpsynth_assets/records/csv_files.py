@@ -44,6 +44,8 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "comm
 _NAMED = re.compile("\ufeff?sep=(.)[\r\n]", re.IGNORECASE)
 """What Excel reads a file's separator from."""
 _MARKS = {
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
     b"\xef\xbb\xbf": _UTF_8,
@@ -162,14 +164,14 @@ def is_utf_8(file: Path) -> bool | None:
 def _marked(start: bytes) -> str | None:
     """The encoding that a byte order mark, or the bytes of its first letter, show; None: neither.
 
-    No text has null characters, so a letter with a null byte beside it is two bytes wide.
+    No text has null characters, so a letter with null bytes beside it is two or four bytes wide.
     """
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding
-    if b"\0" in start[:2]:
-        return "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
-    return None
+    wide = {2: "utf-16", 3: "utf-32"}.get(start[:4].count(0))
+    order = "be" if start.startswith(b"\0") else "le"
+    return wide and f"{wide}-{order}"
 
 
 def _start(file: Path) -> bytes:
