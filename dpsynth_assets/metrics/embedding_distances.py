@@ -218,13 +218,13 @@ def mauve_score(
         for repeat in range(settings.repeats)
     ]
 
-    def scores(*counts: np.ndarray) -> np.ndarray:
+    def scores(p: np.ndarray, q: np.ndarray) -> np.ndarray:
         """(repeats, B) of resamples with these counts of real and of synthetic rows."""
-        each = ([side.histograms(n) for side, n in zip(s, counts, strict=True)] for s in clustered)
-        return np.stack([histogram_scores(*sides, settings) for sides in each])
+        sides = [(real.histograms(p), synthetic.histograms(q)) for real, synthetic in clustered]
+        return np.stack([histogram_scores(real, synthetic, settings) for real, synthetic in sides])
 
-    once = (np.ones((1, len(features))) for features in (p_features, q_features))
-    mean = float(scores(*once).mean())
+    p_once, q_once = (np.ones((1, len(features))) for features in (p_features, q_features))
+    mean = float(scores(p_once, q_once).mean())
     if p_counts is None or q_counts is None:
         return Estimate(mean, np.zeros(0))
     draws = scores(p_counts, q_counts)
