@@ -6,11 +6,10 @@ those that were drawn, and returns whole numbers (`privacy.poisson_sampling`); t
 up, adds noise once, and steps the optimizer.
 
 - *The sample* of a shard is drawn by the worker that holds it, again in every step and after a
-restart. It
-  is stored nowhere: the union over shards is the Poisson sample of the whole.
+  restart. It is stored nowhere: the union over shards is the Poisson sample of the whole.
 - *Weights* of a step travel as a file of the sensitive store, for as long as the step lasts. They
-  follow from noisy gradients that were paid for, and are not shown before the stage is
-  committed. The public model is opened once a process and kept (`workers.kept`).
+  follow from noisy gradients that were paid for, and are not shown before the stage is committed.
+  The public model is opened once a process and kept (`workers.kept`).
 - *Sums* have no noise yet: they are private, and travel as files of that store, too.
 - Only sums that are exact can be split (`exact_sums: true`): another grouping of records would show
   in the last bits of float32 sums, and the number of records that may share a pass is one of the

@@ -106,7 +106,7 @@ class StateReading:
 class Decoder(ABC):
     """A language model that gives the logits of many contexts' next tokens.
 
-    Another package adds one by an entry point of the group `dpsynth.decoders` (`decoding.opening`).
+    Another package adds one by an entry point of the group `dpsynth.decoders` (`open_decoder`).
 
     Attributes:
         is_exact: Whether a row's logits are a function of its own context, bit for bit, regardless
