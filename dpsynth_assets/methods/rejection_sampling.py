@@ -372,25 +372,6 @@ def kept_rows(frame: pl.DataFrame, kept: RowFilter) -> tuple[pl.DataFrame, dict[
     return frame.filter([verdict.accepted for verdict in verdicts]), facts
 
 
-def _verdicts(
-    judge: Judge | None, texts: Sequence[str], faults: Sequence[str], report: ProgressCallback
-) -> list[Verdict]:
-    """Judges the texts that keep the rules; the others are rejected unseen."""
-    if judge is None:
-        return [Verdict(not fault, None) for fault in faults]
-    sound = [row for row, fault in enumerate(faults) if not fault]
-    verdicts = [Verdict(False, None)] * len(texts)
-    if not sound:
-        return verdicts
-    judged = judge.judge(
-        [texts[row] for row in sound],
-        lambda share: report(1 - _JUDGING_SHARE * (1 - share), "judging rows"),
-    )
-    for row, verdict in zip(sound, judged, strict=True):
-        verdicts[row] = verdict
-    return verdicts
-
-
 class _Tally:
     """What rules and judge did, in numbers."""
 
@@ -402,9 +383,16 @@ class _Tally:
     def judged(
         self, texts: Sequence[str], kept: RowFilter, rules: RowRules, report: ProgressCallback
     ) -> list[Verdict]:
-        """Judges candidates by rules and judge, and counts the verdicts."""
+        """Judges candidates that keep the rules; the others are rejected unseen. Counts both."""
         faults = list(map(rules.fault, texts))
-        verdicts = _verdicts(kept.judge, texts, faults, report)
+        sound = [text for text, fault in zip(texts, faults, strict=True) if not fault]
+        judged = [Verdict(True, None)] * len(sound)
+        if kept.judge is not None:
+            judged = kept.judge.judge(
+                sound, lambda share: report(1 - _JUDGING_SHARE * (1 - share), "judging rows")
+            )
+        left = iter(judged)
+        verdicts = [Verdict(False, None) if fault else next(left) for fault in faults]
         self.candidates += len(texts)
         for verdict, fault in zip(verdicts, faults, strict=True):
             self.accepted += verdict.accepted
