@@ -20,6 +20,8 @@ from dpsynth_assets_tests.children import free_port
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 if TYPE_CHECKING:
+    from alembic.config import Config
+
     from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
     from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.privacy.ledger import Ledger
@@ -50,7 +52,8 @@ LONGEST_FIRST = (
     "benchmarks/test_growth.py",
     "security/test_services.py",
     "chaos/test_chaos.py",
-    *("end_to_end", "faults", "security", "conformance", "assets", "methods"),
+    *("end_to_end", "faults", "security", "conformance", "assets", "methods", "run"),
+    *("test_live_runs.py", "test_refused_runs.py"),
 )
 """Files and folders that take longest: begun last, one would run on while other workers idle."""
 
@@ -64,6 +67,23 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        if "dagster" in sys.modules:
+            _read_migrations_once()
+
+
+def _read_migrations_once() -> None:
+    """Dagster's migrations stay as read: else every database of every run reads them anew."""
+    from alembic.script import ScriptDirectory
+
+    read, kept = ScriptDirectory.from_config, {}
+
+    def once(config: "Config") -> ScriptDirectory:
+        place = config.get_main_option("script_location")
+        if place not in kept:
+            kept[place] = read(config)
+        return kept[place]
+
+    ScriptDirectory.from_config = once
 
 
 @pytest.hookimpl(tryfirst=True)

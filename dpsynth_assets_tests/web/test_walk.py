@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets_tests.end_to_end.conftest import keep_audits
 from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.web.accessible import look_at_pages
-from dpsynth_assets_tests.web.house import COHORT
+from dpsynth_assets_tests.web.house import COHORT, _letters
 from dpsynth_assets_tests.web.recording import CAPTIONS
 from dpsynth_assets_tests.web.walk import MissingToolError, find_browser, walk_through
 
@@ -31,6 +33,8 @@ def browser():
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("walk")
     keep_demo_plans(tmp_path_factory, folder / "home")
+    declared = PrivateDatasetSpec.model_validate(_letters(folder))
+    keep_audits(tmp_path_factory, folder / "home", declared)
     return folder
 
 
