@@ -24,8 +24,8 @@ TABLE = [
 CONTEXT = {"cohort": "tickets", "evaluation": {"max_rows": 500, "mauve": {"repeats": 5}}}
 
 
-def _report(samples=None, pictures=None):
-    return render_report(TABLE, CONTEXT, pictures or {}, samples or {})
+def _report(table=TABLE):
+    return render_report(table, CONTEXT, {}, {})
 
 
 def test_ten_rows_of_each_corpus_stand_beside_each_other_by_label():
@@ -61,7 +61,7 @@ def test_every_label_has_a_sample():
 
 def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
     floor = {**TABLE[1], "name": "public only", "role": "floor", "mauve": 0.99}
-    page = _report_of([*TABLE, floor])
+    page = _report([*TABLE, floor]).markdown
     assert "- Corpora: 1 " in page
     assert "- Highest MAUVE: 0.610 mean" in page
 
@@ -69,14 +69,12 @@ def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
 def test_surviving_terms_stand_beside_the_number_of_records_that_the_guarantee_asks_for():
     assert "What survives" not in _report().markdown
     told = {"terms_of_5_to_9_records": 0.25}
-    page = _report_of([TABLE[0] | told, TABLE[1] | told, {**TABLE[1], "guarantee": "ex-post"}])
+    page = _report(
+        [TABLE[0] | told, TABLE[1] | told, {**TABLE[1], "guarantee": "ex-post"}]
+    ).markdown
     assert "| corpus | terms of 5 to 9 records | records needed at least |" in page
     assert "| real data | 25.0 % | — |" in page
     assert "| 25.0 % | 2 |" in page
-
-
-def _report_of(table):
-    return render_report(table, CONTEXT, {}, {}).markdown
 
 
 def test_verdicts_stand_with_the_table_and_the_gap_with_its_interval():

@@ -77,14 +77,12 @@ def paid(ledger):
     return spec, plan, charge(ledger, spec, plan)
 
 
-def record(plan, *, model=MODEL, passed=True, folder="mean_uniform"):
+def record(plan, *, model=MODEL, passed=True):
     """Records reconstruction tests of the only method under its settings."""
     settings = settings_of_method(plan.methods[0], plan.budget, model)
-    results = [
-        audit_result(f"letters/{folder}/{each}", settings=settings) for each in RECONSTRUCTIONS
-    ]
-    results[0] = audit_result(results[0].name, settings=settings, passed=passed)
-    save_attacks(results)
+    first, *others = (f"letters/mean_uniform/{each}" for each in RECONSTRUCTIONS)
+    results = [audit_result(each, settings=settings) for each in others]
+    save_attacks([audit_result(first, settings=settings, passed=passed), *results])
 
 
 def candidate(entry):

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from pydantic import PrivateAttr
 
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, silent
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.scoring import (
     CorpusToScore,
@@ -103,10 +103,9 @@ def corpora():
     ]
 
 
-def _scored(spec, corpora, held_out=160, told=None):
+def _scored(spec, corpora, held_out=160):
     store = Records.of(home().sensitive, held_out)
-    report = (lambda *_: None) if told is None else (lambda _, line: told.append(line))
-    return score_corpora(spec, corpora, {"name": "made up"}, Embedder(), store, [], report)
+    return score_corpora(spec, corpora, {"name": "made up"}, Embedder(), store, [], silent)
 
 
 def test_scores_that_still_hold_are_read_back_without_a_model(spec, corpora, monkeypatch):

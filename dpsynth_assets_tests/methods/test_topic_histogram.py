@@ -97,10 +97,6 @@ def test_a_nulled_record_leaves_its_cell_and_enters_none(counts_of):
     assert np.abs(counts_of(private) - counts_of(nulled)).sum() == 1
 
 
-def test_records_without_a_declared_label_are_counted_nowhere(counts_of):
-    assert counts_of(private_inputs(["good", "unheard of"], [0, 0])).sum() == 1
-
-
 def test_undeclared_labels_and_blank_texts_are_not_counted():
     texts, labels = ["one", " ", "three", "\n", "five"], ["x", "x", "y", "y", "z"]
     records = pl.DataFrame({"text": texts, "label": labels})

@@ -49,7 +49,7 @@ class Votes:
         return np.array([text.split().count("harbour") for text in population["text"]])
 
 
-def evolve(folder, votes=None, api=None, identity=IDENTITY, dies_at=None, say=silent, **changes):
+def evolve(folder, votes=None, api=None, dies_at=None, say=silent, **changes):
     config = make_config(**changes)
     evolution = Evolution(
         config=config,
@@ -60,7 +60,7 @@ def evolve(folder, votes=None, api=None, identity=IDENTITY, dies_at=None, say=si
         seed=3,
     )
     return evolution.run(
-        votes or Votes(), say, identity=identity, checkpoint=CheckpointFolders(folder, dies_at)
+        votes or Votes(), say, identity=IDENTITY, checkpoint=CheckpointFolders(folder, dies_at)
     )
 
 

@@ -46,12 +46,12 @@ class Recorder:
         return Draws.all_private(self.answer(logits.private, logits.active))
 
 
-def drawing(seed, end_share=0.1):
+def drawing(seed):
     draw = np.random.default_rng(seed)
 
     def answer(logits, active):
         tokens = draw.integers(3, VOCABULARY, len(active))
-        return np.where(draw.random(len(active)) < end_share, END, tokens)
+        return np.where(draw.random(len(active)) < 0.1, END, tokens)
 
     return answer
 
