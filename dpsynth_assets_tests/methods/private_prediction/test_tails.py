@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
@@ -14,11 +13,12 @@ from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
 from dpsynth_assets.methods.registry import REGISTRY, bound_method
 from dpsynth_assets.methods.stages import percent
-from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
-from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_terms
+from dpsynth_assets_tests.privacy.oracles import (
+    difference_scores_oracle,
+    mean_scores_oracle,
+    median_oracle,
+)
 
 SMOLLM2 = {"kind": "smollm2"}
 
@@ -176,91 +176,58 @@ def test_methods_on_another_release_have_the_settings_of_those_they_draw_like():
     assert all("public_top_k" in settings for settings in chosen.values())
 
 
-# The stated share of draws on tokens nobody proposes, against draws of the mechanisms themselves.
+# The stated share of draws on tokens nobody proposes, by the scores that mechanisms draw from.
 
-V, S, G, ROUNDS = 600, 4, 500, 8
-DRAWS = G * ROUNDS
-BATCH = BatchTerms(expected_batch_size=S, relation="add-remove")
+V, S = 600, 4
 
 
-def rows_of(context):
-    """(G·S, V) logits, every context alike but for a constant that no mechanism may see."""
-    logits = torch.tensor(context, dtype=torch.float32).expand(G * S, V).clone()
-    return logits + torch.linspace(-3, 3, G * S)[:, None]
+def shares(scores):
+    """Shares of draws among tokens of such scores."""
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
 
 
-def leading_by(depth):
-    return np.array([0.0] + [-depth] * (V - 1))
-
-
-def tokens_drawn(mechanism, rows, public=None):
-    """DRAWS tokens."""
-    logits = NextLogits(rows, torch.arange(G).repeat_interleave(S), np.arange(G), public)
-    meter = PrivateTokenMeter(ROUNDS, G)
-    drawn = [mechanism.select(logits, meter) for _ in range(ROUNDS)]
-    return np.concatenate([each[0] if isinstance(each, tuple) else each for each in drawn])
-
-
-def share_drawn(mechanism, rows, public=None):
-    """Share of DRAWS tokens that are not the leading one."""
-    return float((tokens_drawn(mechanism, rows, public) != 0).mean())
-
-
-def near(share):
-    """Six standard deviations of a share of DRAWS."""
-    return pytest.approx(share, abs=6 * math.sqrt(share * (1 - share) / DRAWS))
+def contexts(depth):
+    """(S, V) logits: one token leads all others; a constant that no mechanism may see differs."""
+    leading = np.array([0.0] + [-depth] * (V - 1))
+    return leading + np.linspace(-3, 3, S)[:, None]
 
 
 @pytest.mark.parametrize(("clip", "temperature"), [(3.0, 1.0), (4.0, 1.3), (2.0, 0.5)])
-def test_the_mean_draws_from_the_floor_as_often_as_stated(clip, temperature):
-    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=clip, temperature=temperature)
-    rows = rows_of(leading_by(50.0))
-    share = share_drawn(mechanism, rows)
-    assert share == near(share_at_floor(V, 2 * clip / temperature))
+def test_means_and_medians_draw_from_the_floor_as_often_as_stated(clip, temperature):
+    settings = {"clip_bound": clip, "temperature": temperature}
+    mean = mean_scores_oracle(contexts(50.0), expected_batch_size=S, **settings)
+    median, _ = median_oracle(contexts(50.0), changes=1, **settings)
+    for scores in (mean, median):
+        assert 1 - shares(scores)[0] == pytest.approx(share_at_floor(V, 2 * clip / temperature))
 
 
-def test_contexts_that_disagree_leave_more_to_the_floor():
-    """Each context has a token of its own 0.8 c above the common one, whose mean is 0.2 c.
-
-    Then the share and what is stated lie six standard deviations of DRAWS apart.
-    """
+def test_contexts_that_disagree_leave_less_to_the_floor_than_is_stated():
+    """Each context has a token of its own 0.8 c above the common one, whose mean is 0.2 c."""
     clip, lower = 3.0, 0.8
-    contexts = np.stack([leading_by(50.0)] * S)
-    contexts[np.arange(S), 1 + np.arange(S)] = lower * clip
-    rows = torch.tensor(contexts, dtype=torch.float32).repeat(G, 1)
-    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=clip, temperature=1.0)
-    share = float((tokens_drawn(mechanism, rows) > S).mean())
+    logits = contexts(50.0)
+    logits[np.arange(S), 1 + np.arange(S)] = logits[:, 0] + lower * clip
+    scores = mean_scores_oracle(logits, clip_bound=clip, expected_batch_size=S, temperature=1.0)
     stated = share_at_floor(V - S, (2 - lower) * clip)
     own = S * math.exp(2 * clip / S - (2 - lower) * clip)  # the contexts' own tokens
     weight = stated / (1 - stated)
-    assert share == near(weight / (1 + weight + own))
+    share = shares(scores)[1 + S :].sum()
+    assert share == pytest.approx(weight / (1 + weight + own))
     assert share < stated
 
 
-def test_a_public_support_leaves_its_own_tokens_alone():
-    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=2.5, temperature=1.0, public_top_k=40)
-    rows, public = rows_of(leading_by(50.0)), torch.zeros(G, V)
-    public[:, :40] = 1.0
-    share = share_drawn(mechanism, rows, public)
-    assert share == near(share_at_floor(40, 5.0))
-
-
-def test_the_median_draws_from_the_floor_as_often_as_stated():
-    mechanism = MedianTokenMechanism(clip_bound=3.0, temperature=1.0, relation="add-remove")
-    rows = rows_of(leading_by(50.0))
-    share = share_drawn(mechanism, rows)
-    assert share == near(share_at_floor(V, 6.0))
-
-
-@pytest.mark.parametrize(("agree_against", "gained"), [(False, 0.0), (True, 2.0)])
-def test_differences_draw_public_words_as_often_as_stated(agree_against, gained):
+@pytest.mark.parametrize(("against", "gained"), [(5.0, 0.0), (60.0, 2.0)])
+def test_differences_draw_public_words_as_often_as_stated(against, gained):
     """Contexts say what the public prompt says, or all lift the leading token by the bound."""
-    depth = 5.0
-    mechanism = DifferenceTokenMechanism(batch=BATCH, clip_bound=1.0, temperature=1.0, top_k=None)
-    public = torch.tensor(leading_by(depth), dtype=torch.float32).expand(G, V)
-    rows = rows_of(leading_by(60.0 if agree_against else depth))
-    share = share_drawn(mechanism, rows, public)
-    assert share == near(share_at_floor(V, depth + gained))
+    scores = difference_scores_oracle(
+        contexts(against),
+        contexts(5.0)[0],
+        np.arange(V),
+        clip_bound=1.0,
+        expected_batch_size=S,
+        temperature=1.0,
+    )
+    assert 1 - shares(scores)[0] == pytest.approx(share_at_floor(V, 5.0 + gained), rel=1e-3)
 
 
 def test_known_figures_of_a_vocabulary_of_49_152_tokens():
