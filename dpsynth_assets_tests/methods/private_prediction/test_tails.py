@@ -64,6 +64,8 @@ def test_a_whole_vocabulary_at_the_floor_is_refused_and_every_remedy_does_it(met
         settings["public_top_k"] = None
     plan = planned(method, settings, **SMOLLM2)
     assert plan.tail.typical == pytest.approx(share_at_floor(49_152, 11.4))
+    warmer = planned(method, settings | {"temperature": 2.0}, **SMOLLM2)
+    assert warmer.tail.typical == pytest.approx(share_at_floor(49_152, 5.7))
     assert "got 36% with 49,152 tokens, clip_bound 6, temperature 1" in plan.refusal
     assert plan.charges == {}
     assert "a larger clip_bound" in plan.refusal
