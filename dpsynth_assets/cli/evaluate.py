@@ -21,6 +21,8 @@ from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.metrics.comparison import Compared, interval_rule
 from dpsynth_assets.metrics.embedding_distances import (
     MINIMUM_ROWS,
+    NOT_COMPUTED,
+    mauve_is_installed,
 )
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
@@ -213,3 +215,5 @@ def _print_table(table: list[CorpusScores], told: list[str]) -> None:
     names = [name for name in known if name != "name" and not name.endswith("_std")]
     show_table(names, columns, title="Internal: scored against real text")
     say(*told)
+    if not mauve_is_installed():
+        say(f"MAUVE: {NOT_COMPUTED}")

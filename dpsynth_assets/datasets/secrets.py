@@ -22,7 +22,7 @@ from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 _OWN = {
     "presidio": ("entity", "min_score"),
-    "ner": ("entity", "min_score", "model"),
+    "ner": ("entity", "min_score", "model", "framework"),
     "dictionary": ("path", "ignore_case"),
     "regex": ("pattern", "ignore_case"),
     "rare_words": ("quantile", "words"),
@@ -55,7 +55,10 @@ class SecretKindSpec(Declaration):
     min_score: float = Field(0.3, ge=0, le=1)
     """Least confidence that counts (presidio, ner)."""
     model: str | None = None
-    """Named-entity model of spaCy (ner): a folder or an installed package."""
+    """Named-entity model (ner): a folder, an installed package (spacy) or a hub id
+    (transformers)."""
+    framework: Literal["spacy", "transformers"] = "spacy"
+    """What loads the named-entity model (ner)."""
     path: Annotated[str | None, IS_PATH] = None
     """Text file with one secret a line (dictionary); stays private."""
     pattern: str | None = None

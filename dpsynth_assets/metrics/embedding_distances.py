@@ -6,8 +6,11 @@ text of a very small model and real text do. The energy distance still orders su
 Letters: N rows, d dimensions.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -154,6 +157,14 @@ FRECHET_DISTANCE = Metric(
 MINIMUM_ROWS = 100
 """With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""
 
+NOT_COMPUTED = "not computed; pip install 'dpsynth_assets[mauve]'"
+"""Stands where the score would, where mauve-text (GPL-3.0) is not installed."""
+
+
+def mauve_is_installed() -> bool:
+    """Says whether the package mauve-text is installed: an extra, as its licence is GPL-3.0."""
+    return find_spec("mauve") is not None
+
 
 class MauveSettings(MauveSpec):
     """Constants of the score, printed beside it: those that a dataset file has, and the others.
@@ -202,10 +213,13 @@ def mauve_score(
         distribution; with its resamples, or no draw where none were asked for.
 
     Raises:
+        ModuleNotFoundError: The extra is not installed.
         ValueError: Either side has fewer than `MINIMUM_ROWS` rows, or dimensions differ.
 
-    **Source** Pillutla et al. 2021; the same scores as the package mauve-text gives.
+    **Source** Pillutla et al. 2021, through the package mauve-text.
     """
+    if not mauve_is_installed():
+        raise ModuleNotFoundError(f"MAUVE: {NOT_COMPUTED}")
     settings = settings or MauveSettings()
     rows = min(len(p_features), len(q_features), settings.max_rows)
     if rows < MINIMUM_ROWS or p_features.shape[1] != q_features.shape[1]:
@@ -217,17 +231,15 @@ def mauve_score(
         _clustered(p_features, q_features, rows, settings, settings.seed + repeat)
         for repeat in range(settings.repeats)
     ]
-
-    def scores(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        """(repeats, B) of resamples with these counts of real and of synthetic rows."""
-        sides = [(real.histograms(p), synthetic.histograms(q)) for real, synthetic in clustered]
-        return np.stack([histogram_scores(real, synthetic, settings) for real, synthetic in sides])
-
-    p_once, q_once = (np.ones((1, len(features))) for features in (p_features, q_features))
-    mean = float(scores(p_once, q_once).mean())
+    mean = float(np.mean([score for score, _ in clustered]))
     if p_counts is None or q_counts is None:
         return Estimate(mean, np.zeros(0))
-    draws = scores(p_counts, q_counts)
+    draws = np.stack(
+        [
+            histogram_scores(p_side.histograms(p_counts), q_side.histograms(q_counts), settings)
+            for _, (p_side, q_side) in clustered
+        ]
+    )
     generator = np.random.default_rng(settings.seed)
     parts = np.full(settings.repeats, 1.0 / settings.repeats)
     shares = generator.multinomial(settings.repeats, parts, size=len(p_counts)) / settings.repeats
@@ -250,37 +262,31 @@ class _Clustered(NamedTuple):
 
 def _clustered(
     p_features: np.ndarray, q_features: np.ndarray, rows: int, settings: MauveSettings, seed: int
-) -> tuple[_Clustered, _Clustered]:
-    """One repeat: the clusters of real and of synthetic rows.
-
-    k-means runs on unit vectors, in the directions that keep the share of variance asked for. It
-    does not warn about few rows a centroid: ten a cluster are what the metric asks for.
-    """
-    import faiss
-    from sklearn.decomposition import PCA
-    from sklearn.preprocessing import normalize
-
+) -> tuple[float, tuple[_Clustered, _Clustered]]:
+    """One repeat: its score, and the clusters of real and of synthetic rows."""
     generator = np.random.default_rng(seed)
     p_rows = generator.permutation(len(p_features))[:rows]
     q_rows = generator.permutation(len(q_features))[:rows]
     clusters = max(2, round(rows / settings.rows_per_cluster))
-    unit = normalize(np.concatenate([q_features[q_rows], p_features[p_rows]]))
-    reduced = PCA(settings.explained_variance).fit_transform(unit).astype(np.float32)
-    kmeans = faiss.Kmeans(
-        reduced.shape[1],
-        clusters,
-        niter=settings.kmeans_iterations,
-        nredo=settings.kmeans_initializations,
-        update_index=True,
-        seed=seed + 2,
-        min_points_per_centroid=1,
+    compute_mauve, found = _compute_mauve()
+    result = compute_mauve(
+        p_features=p_features[p_rows],
+        q_features=q_features[q_rows],
+        num_buckets=clusters,
+        kmeans_explained_var=settings.explained_variance,
+        kmeans_num_redo=settings.kmeans_initializations,
+        kmeans_max_iter=settings.kmeans_iterations,
+        divergence_curve_discretization_size=settings.divergence_points,
+        mauve_scaling_factor=settings.scaling_factor,
+        seed=seed,
+        verbose=False,
     )
-    kmeans.train(reduced)
-    assigned = kmeans.index.search(reduced, 1)[1].reshape(-1)
-    return (
+    assigned = found.pop()  # The package stacks synthetic rows above real ones.
+    sides = (
         _Clustered(p_rows, assigned[rows:], clusters),
         _Clustered(q_rows, assigned[:rows], clusters),
     )
+    return float(result.mauve), sides
 
 
 def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> np.ndarray:
@@ -316,7 +322,42 @@ def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray((np.diff(x, axis=1) * (y[:, 1:] + y[:, :-1])).sum(axis=1) / 2.0)
 
 
-def _estimate(sides: Sides) -> Estimate:
+@cache
+def _compute_mauve() -> tuple[Callable[..., Any], list[np.ndarray]]:
+    """Loads mauve-text with a k-means that keeps the rows' clusters, and where it keeps them.
+
+    It does not warn about few rows a centroid either: the warning is written by C++ at every start,
+    and ten rows a cluster are what the metric asks for.
+    """
+    import importlib
+
+    import faiss
+
+    found: list[np.ndarray] = []
+
+    class Kmeans:
+        """The calls of `faiss.Kmeans` that the package makes."""
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self._kmeans = faiss.Kmeans(*arguments, min_points_per_centroid=1, **named)
+            self.index = self
+
+        def train(self, rows: np.ndarray) -> None:
+            self._kmeans.train(rows)
+
+        def search(self, rows: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
+            distances, clusters = self._kmeans.index.search(rows, neighbours)
+            found[:] = [clusters.reshape(-1)]
+            return distances, clusters
+
+    module: Any = importlib.import_module("mauve.compute_mauve")
+    module.faiss = SimpleNamespace(Kmeans=Kmeans)
+    return module.compute_mauve, found
+
+
+def _estimate(sides: Sides) -> Estimate | None:
+    if not mauve_is_installed():
+        return None
     held_out, corpus, settings = sides.held_out, sides.corpus, sides.settings.effective_mauve()
     features = held_out.features, corpus.features
     if settings.embedder is not None:  # Held-out records are the same for all corpora of a table.

@@ -22,7 +22,11 @@ from dpsynth_assets.attacks.overlap import (
 )
 from dpsynth_assets.datasets.evaluation_section import EncoderSpec, NextWordSettings
 from dpsynth_assets.datasets.fields import Declaration
-from dpsynth_assets.metrics.embedding_distances import MauveSettings
+from dpsynth_assets.metrics.embedding_distances import (
+    NOT_COMPUTED,
+    MauveSettings,
+    mauve_is_installed,
+)
 from dpsynth_assets.metrics.metric import (
     RESAMPLES,
     Estimate,
@@ -69,10 +73,10 @@ class EvaluationSettings:
     in_context: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; under `mauve` its constants as they are used."""
+        """Plain values; under `mauve` its constants as they are used, or why there are none."""
         constants = {
             **vars(self),
-            "mauve": self.effective_mauve(),
+            "mauve": self.effective_mauve() if mauve_is_installed() else NOT_COMPUTED,
             "span_words": SPAN_WORDS,
             "span_most_units": MOST_UNITS,
             "near_duplicate_cosine": NEAR_DUPLICATE_COSINE,

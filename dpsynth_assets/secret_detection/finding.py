@@ -3,7 +3,8 @@
 Presidio's recognisers by rules (patterns, checksums, number formats) run without its language
 model: a score is that of the pattern and its checksum alone, and weak patterns keep low scores.
 Named entities are found by Presidio over a spaCy model that is installed here, which it would fetch
-without asking. The values of a column of the source are secrets, too, where the user names it.
+without asking, or by a transformers model from a folder or the hub, as language models are. The
+values of a column of the source are secrets, too, where the user names it.
 
 **Privacy** An incidence is private, whole.
 """
@@ -48,12 +49,14 @@ def detector_of(
     Raises:
         ValueError: If an entity, a model or a file is not there; names no private value.
     """
-    entity = str(kind.entity)
+    entity, model = str(kind.entity), str(kind.model)
     match kind.detector:
         case "presidio":
             return _presidio_rules(entity, kind.min_score)
+        case "ner" if kind.framework == "spacy":
+            return _spacy_entities(model, entity, kind.min_score)
         case "ner":
-            return _spacy_entities(str(kind.model), entity, kind.min_score)
+            return _transformers_entities(model, entity, kind.min_score)
         case "dictionary":
             return listed_words(_lines(kind), ignore_case=kind.ignore_case)
         case "regex":
@@ -132,6 +135,21 @@ def _spacy_entities(model: str, entity: str, min_score: float) -> Detector:
     return find
 
 
+def _transformers_entities(model: str, entity: str, min_score: float) -> Detector:
+    """One of Presidio's entities, or of the model's own, by a token-classification model."""
+    from presidio_analyzer.nlp_engine.ner_model_configuration import (
+        MODEL_TO_PRESIDIO_ENTITY_MAPPING as NAMES,
+    )
+
+    classify = _token_classifier(model)
+    return lambda text: [
+        text[one["start"] : one["end"]]
+        for one in classify(text)
+        if entity in (one["entity_group"], NAMES.get(one["entity_group"]))
+        and one["score"] >= min_score
+    ]
+
+
 @lru_cache(maxsize=2)
 def _spacy_engine(model: str) -> Any:
     import spacy
@@ -145,6 +163,23 @@ def _spacy_engine(model: str) -> Any:
     engine = SpacyNlpEngine(models=[{"lang_code": LANGUAGE, "model_name": model}])
     engine.load()
     return engine
+
+
+@lru_cache(maxsize=2)
+def _token_classifier(model: str) -> Any:
+    from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        weights = AutoModelForTokenClassification.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError, KeyError):
+        raise ValueError(
+            f"Expected a token-classification model in a folder or on the hub, got {model!r}. "
+            "Correct model, or set HF_HUB_OFFLINE=0 where it forbids downloading."
+        ) from None
+    return pipeline(
+        "token-classification", model=weights, tokenizer=tokenizer, aggregation_strategy="simple"
+    )
 
 
 def normalised(value: str) -> str:

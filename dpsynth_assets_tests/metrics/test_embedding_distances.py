@@ -1,3 +1,4 @@
+import sys
 from functools import partial
 
 import numpy as np
@@ -177,18 +178,11 @@ def test_scoring_prints_nothing(features, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_scores_are_those_of_the_package(features):
-    package = pytest.importorskip("mauve")
-    away = _unit(features[:150] + np.eye(16)[0])
-    for seed in (25, 26):
-        drawn = np.random.default_rng(seed)
-        p, q = (side[drawn.permutation(len(side))[:150]] for side in (features, away))
-        theirs = package.compute_mauve(
-            p_features=p, q_features=q, num_buckets=15, kmeans_num_redo=1, kmeans_max_iter=20,
-            divergence_curve_discretization_size=32, seed=seed,
-        )  # fmt: skip
-        ours = mauve_score(features, away, quick(repeats=1, seed=seed)).value
-        assert ours == pytest.approx(theirs.mauve, abs=1e-12)
+def test_without_the_extra_the_score_says_in_one_line_what_to_install(features, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    with pytest.raises(ModuleNotFoundError) as refusal:
+        mauve_score(features, features, QUICK)
+    assert str(refusal.value) == "MAUVE: not computed; pip install 'dpsynth_assets[mauve]'"
 
 
 def test_scores_of_histograms_are_those_of_the_package():

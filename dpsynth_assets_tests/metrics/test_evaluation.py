@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -90,6 +91,15 @@ def test_a_small_corpus_has_no_mauve_and_raises_nothing(reference, count):
     scores = _score(_corpus(count=count), reference)
     assert scores.rows == count
     assert scores["mauve"] is None
+
+
+def test_without_the_extra_all_but_mauve_is_scored(reference, monkeypatch):
+    complete = _score(_corpus(), reference)
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    scores = _score(_corpus(), reference)
+    absent = {"mauve": None, "mauve_std": None}
+    assert scores == dataclasses.replace(complete, values=complete.values | absent)
+    assert SETTINGS.to_json()["mauve"] == "not computed; pip install 'dpsynth_assets[mauve]'"
 
 
 def test_without_labels_there_is_no_accuracy(reference):

@@ -79,9 +79,13 @@ def test_a_configured_model_finds_named_entities(tmp_path):
     assert found(person, "Ines Aguilar of Rotterdam wrote") == ["Ines Aguilar"]
 
 
-def test_a_missing_model_is_refused_and_not_downloaded_offline(offline):
-    declared = kind("ner", entity="PERSON", model="no-such-model-anywhere")
-    with pytest.raises(ValueError, match="nothing is downloaded"):
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [("spacy", "nothing is downloaded"), ("transformers", "set HF_HUB_OFFLINE=0")],
+)
+def test_a_missing_model_is_refused_and_not_downloaded_offline(offline, framework, words):
+    declared = kind("ner", entity="PERSON", model="no-such-model-anywhere", framework=framework)
+    with pytest.raises(ValueError, match=words):
         detector_of(declared, ())
 
 
