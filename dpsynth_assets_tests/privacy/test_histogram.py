@@ -54,6 +54,16 @@ def test_release_carries_its_cost_and_every_bin():
     assert release.cost.event == DiscreteLaplaceEvent(scale=2.0)
 
 
+@pytest.mark.statistical
+@pytest.mark.parametrize(("noise", "variance"), [("laplace", 2 * 10.0**2), ("gaussian", 10.0**2)])
+def test_the_noise_has_the_scale_that_is_priced(noise, variance):
+    bins = np.full(40_000, 7)
+    mechanism = NoisyHistogram(noise=noise, scale=10.0, relation=REPLACE_ONE)
+    drawn = mechanism.release(bins).value - bins
+    # Five standard errors of a Laplace variable's variance, sqrt(5 / 40,000), are 5.6 %.
+    assert drawn.var() == pytest.approx(variance, rel=0.06)
+
+
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_large_counts_do_not_saturate(noise):
     count = 10**12
