@@ -61,7 +61,7 @@ def audited(temporary: pytest.TempPathFactory, name: str) -> AuditResult:
 
 
 def smollm2_folder(temporary: pytest.TempPathFactory) -> Path:
-    """The packaged model, unpacked once a session: half a minute."""
+    """The packaged model, unpacked once a session."""
     return made_once(temporary, "smollm2", write_smollm2)
 
 
