@@ -15,6 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from dpsynth_assets.files.whole import digest_of
@@ -39,7 +40,8 @@ def write_llama_folder(gguf_file: Path, folder: Path) -> None:
 
     place, name = gguf_file.parent, gguf_file.name
     # transformers would read the file three times, and name the tensors again for every module.
-    kept = {each: cache(getattr(gguf, each)) for each in ("GGUFReader", "get_tensor_name_map")}
+    names = ("GGUFReader", "get_tensor_name_map")
+    kept: dict[str, Any] = {each: cache(getattr(gguf, each)) for each in names}
     with redirect_stderr(StringIO()), patch.multiple(gguf, **kept):  # Bars ask for no progress.
         config = AutoConfig.from_pretrained(place, gguf_file=name)
         tokenizer = AutoTokenizer.from_pretrained(
