@@ -145,7 +145,9 @@ def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> It
     if drawn:
         yield Gallery(tuple(Picture(title, png) for title, png in drawn.items()))
     refused = [
-        f"{each.line} at ε = {each.asked_epsilon:g}: {each.refusal}" for each in own if each.refusal
+        f"{each.line} at ε = {declared(each.asked_epsilon)}: {each.refusal}"
+        for each in own
+        if each.refusal
     ]
     if refused:
         told = tuple(Paragraph(line) for line in dict.fromkeys(refused))

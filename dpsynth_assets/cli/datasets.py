@@ -355,7 +355,9 @@ def _placed(problem: Problem, index: int) -> Problem:
 
 def _refused(planned: "PlannedMethod", index: int) -> Problem:
     """A method that will not run as declared; the others of the file will."""
-    expected, _, rest = str(planned.plan.refusal).removeprefix("Expected ").partition(", got ")
-    got, _, remedy = rest.partition(". ")
-    remedy = remedy or "Change the setting or the facts that it names."
-    return Problem(f"methods.{index}", expected, got.rstrip(".") or "another", remedy, "warning")
+    refusal, remedy = str(planned.plan.refusal), "Change the setting or the facts that it names."
+    expected, said, rest = refusal.removeprefix("Expected ").partition(", got ")
+    if not said:
+        expected, rest = "settings that the method can run with", f"these: {refusal.rstrip('.')}"
+    got, _, told = rest.partition(". ")
+    return Problem(f"methods.{index}", expected, got.rstrip("."), told or remedy, "warning")

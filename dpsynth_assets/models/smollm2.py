@@ -11,12 +11,9 @@ the chat template. It becomes an ordinary folder of the transformers format: `co
 """
 
 from contextlib import redirect_stderr
-from functools import cache
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 from dpsynth_assets.files.whole import digest_of
 from dpsynth_assets.models.language_model import LanguageModelError
@@ -33,16 +30,12 @@ def write_llama_folder(gguf_file: Path, folder: Path) -> None:
             is not checked, since the hash of the one file that is read is pinned.
         folder: Receives the files; about 4 bytes a parameter.
     """
-    import gguf
     from safetensors.torch import save_file
     from tokenizers import pre_tokenizers
     from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 
     place, name = gguf_file.parent, gguf_file.name
-    # transformers would read the file three times, and name the tensors again for every module.
-    names = ("GGUFReader", "get_tensor_name_map")
-    kept: dict[str, Any] = {each: cache(getattr(gguf, each)) for each in names}
-    with redirect_stderr(StringIO()), patch.multiple(gguf, **kept):  # Bars ask for no progress.
+    with redirect_stderr(StringIO()):  # Bars, which ask for no progress.
         config = AutoConfig.from_pretrained(place, gguf_file=name)
         tokenizer = AutoTokenizer.from_pretrained(
             place,

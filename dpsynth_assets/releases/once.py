@@ -177,8 +177,7 @@ class Releasing:
         try:
             reservation = self.ledger.reserve(self.request, self.terms, self.plan, self._marked())
         except BudgetExceededError as refusal:
-            edited = self.ledger.edited_in_words(self.request)
-            raise BudgetExceededError(f"{refusal} {edited}".rstrip()) from None
+            raise BudgetExceededError(f"{refusal} {self._edited()}".rstrip()) from None
         if not reservation.reused:
             self._say_what_was_edited(reservation)
         return reservation
@@ -291,6 +290,13 @@ class Releasing:
             f"Another run is drawing {asset}, release {release!r}. This one waits and then uses "
             "that value: nothing is paid twice. Either of them may be terminated."
         )
+
+    def _edited(self) -> str:
+        """What differs from the last charge of this name; nothing where the ledger is gone."""
+        try:
+            return self.ledger.edited_in_words(self.request)
+        except PrivacyError:  # The refusal counts.
+            return ""
 
     def _say_what_was_edited(self, reservation: Reservation) -> None:
         """Names what differs from the last release of the same name, where this one pays again."""

@@ -30,8 +30,9 @@ from dpsynth_assets.report.pages import (
 _SHORT = 12
 _CHECK = (
     "Run `dpsynth ledger verify --head` with the head above on a copy of the ledger, whose URL is "
-    "DPSYNTH_LEDGER_URL; compare each file with `sha256sum`; recompute every ε from the events "
-    "with `epsilon_of` of `dpsynth_assets.privacy.accounting`. "
+    "DPSYNTH_LEDGER_URL; compare each file with `sha256sum`; read events with "
+    "`privacy.events.event_from_json` and compute the ε of each with "
+    "`privacy.accounting.epsilon_of_fixed`, of all together with `epsilon_of`. "
     "Cumulative ε is composed from events and is never a sum of single values. What is spent is "
     "rounded up on this page and what is left rounded down; the CSV and JSON beside it hold all "
     "digits."

@@ -141,6 +141,10 @@ def test_over_budget_refuses_before_anything_is_drawn(ledger, store):
         run(ledger, store, draw, request(event=GaussianEvent(noise_multiplier=0.1)))
     assert draw.draws == 0
     assert spent(ledger) == 0
+    run(ledger, store, draw)
+    with pytest.raises(BudgetExceededError, match=r"the noise that the budget .* differed\."):
+        run(ledger, store, draw, request(event=GaussianEvent(noise_multiplier=0.1)))
+    assert draw.draws == 1
 
 
 def test_nothing_is_charged_that_nobody_agreed_to_pay(ledger, store):

@@ -152,6 +152,7 @@ def test_a_corpus_of_no_rows_takes_none_from_the_others(spec, corpora):
 
 
 def test_mauve_is_left_out_under_a_hundred_rows_a_side(spec, corpora):
+    pytest.importorskip("mauve")
     for held_out, shown in ((99, False), (100, True)):
         scores = [entry.scores for entry in _scored(spec, corpora[2:3], held_out)]
         assert all((score["mauve"] is not None) == shown for score in scores)

@@ -30,6 +30,7 @@ from dpsynth_assets.releases import waiting
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.sensitive import private_files
 from dpsynth_assets.sensitive.private_files import PrivateFiles
+from dpsynth_assets.workers.local_processes import LocalWorkers
 from dpsynth_assets_tests.stored import write_embeddings, write_records
 
 RECORDS = pl.DataFrame(
@@ -37,13 +38,14 @@ RECORDS = pl.DataFrame(
 )
 
 
-def read(sensitive, reservation="r1", event=None, *, with_embeddings=False):
+def read(sensitive, reservation="r1", event=None, *, with_embeddings=False, workers=None):
     """Reads the records for a reservation, of which `r1` alone is open."""
     ledger = SimpleNamespace(is_open=lambda name: name == "r1")
     paid = SimpleNamespace(id=reservation, request=SimpleNamespace(event=event or EVENT))
     return sensitive.read_for_release(
-        "tickets", ledger=ledger, reservation=paid, with_embeddings=with_embeddings
-    )
+        "tickets", ledger=ledger, reservation=paid, with_embeddings=with_embeddings,
+        workers=workers,
+    )  # fmt: skip
 
 
 def mode(path):
@@ -74,9 +76,10 @@ def test_post_processing_cannot_read_private_records(sensitive):
         read(sensitive, event=POST_PROCESSING)
 
 
-def test_mechanism_cannot_read_without_an_open_reservation(sensitive):
+@pytest.mark.parametrize("workers", [None, LocalWorkers(1)])
+def test_mechanism_cannot_read_without_an_open_reservation(sensitive, workers):
     with pytest.raises(UnaccountedReleaseError, match="open reservation"):
-        read(sensitive, "closed")
+        read(sensitive, "closed", workers=workers)
 
 
 def test_mechanism_reads_aligned_records_and_embeddings_with_its_reservation(sensitive):

@@ -299,3 +299,18 @@ def test_neither_the_best_order_nor_basic_composition_is_picked_after_the_output
 def test_nothing_paid_costs_nothing():
     assert epsilon_with_inputs([POST_PROCESSING], 1e-6, "zcdp", BUDGET) == 0
     assert profile_with_inputs([], [1.0], 1e-6, "zcdp", BUDGET) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "histogram", "training", "whole"),
+    [(3.03, 2000, 10.0, 3.9583, 3.9897), (11.33, 2016, 10.0, 0.9013, 0.9999)],
+)
+def test_appendix_d_of_ctcl_is_reproduced(sigma, steps, histogram, training, whole):
+    records = 75_316  # PubMed.
+    delta = 1 / (records * math.log(records))
+    event = PoissonGaussianEvent(
+        sampling_probability=4096 / records, noise_multiplier=sigma, steps=steps
+    )
+    assert epsilon_of([event], delta, "tight") == pytest.approx(training, abs=2e-4)
+    both = [event, GaussianEvent(noise_multiplier=histogram)]
+    assert epsilon_of(both, delta, "tight") == pytest.approx(whole, abs=2e-4)

@@ -99,3 +99,7 @@ def test_search_ends_a_hair_above_the_root_from_any_guess(power, guess, floor):
     root = (1.0 - floor) ** (-1 / power)
     assert root <= found * (1 + 1e-12)
     assert found <= root * (1 + 1.01 * TOLERANCE)
+
+
+def test_the_paper_on_data_clusters_draws_373_tokens_with_batches_of_64():
+    assert tokens_of(2 * 9 / (64 * 1.5), 10.0, 108_000**-1.1) == 373

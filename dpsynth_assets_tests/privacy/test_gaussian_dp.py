@@ -86,3 +86,8 @@ def test_epsilon_and_delta_out_of_domain_are_refused():
         gaussian_mu(-1.0, 1e-6)
     with pytest.raises(ValueError, match="delta"):
         gaussian_epsilon(1.0, 0.0)
+
+
+def test_appendix_d_of_amin_2024_is_reproduced():
+    # A mean of 250 probability vectors at ε = 0.04, δ = 1e-6: printed 0.34.
+    assert 1 / 250 / gaussian_mu(0.04, 1e-6) == pytest.approx(0.3409394, abs=1e-6)

@@ -200,3 +200,9 @@ def test_records_that_are_never_sampled_do_not_lengthen_a_law():
     chances = np.array([0.0, 0.5, 0.0, 1.0])
     (distribution,) = secret_count_distributions(chances, [np.arange(4)])
     assert distribution == pytest.approx([0.0, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(("ratio", "noise"), [(2, 24.993398627922478), (50, 3.911989240064926)])
+def test_ten_rounds_of_a_certain_record_have_the_gaussian_noise(ratio, noise):
+    found = secret_noise_std(count_probabilities=CERTAIN, bounds=[(PRIOR, ratio * PRIOR)], steps=10)
+    assert noise * (1 - 1e-9) <= found <= noise * (1 + 1e-3)

@@ -298,3 +298,19 @@ def test_whole_counts_tell_of_a_secret_no_more_than_is_said(noise_std, occurrenc
         share = (prior - beyond[first]) / noise[first - 1]
         exact = beyond[first - occurrences] + share * noise[first - 1 - occurrences]
         assert exact <= stated <= exact + 0.1
+
+
+@pytest.mark.parametrize(
+    ("posterior", "mu", "both_released", "substituted"),
+    [
+        (1e-3, 0.6287841792878957, 0.002328991100037925, 0.006918870322069837),
+        (5e-3, 1.1431871819068085, 0.017763254178617238, 0.07598006886761777),
+    ],
+)
+def test_gaussian_budgets_and_what_comes_of_spending_them_twice(
+    posterior, mu, both_released, substituted
+):
+    assert gaussian_budget(PRIOR, posterior) == pytest.approx(mu, abs=1e-9)
+    assert gaussian_posterior(mu, PRIOR) == pytest.approx(posterior, abs=1e-9)
+    assert gaussian_posterior(math.sqrt(2) * mu, PRIOR) == pytest.approx(both_released, abs=1e-9)
+    assert gaussian_posterior(2 * mu, PRIOR) == pytest.approx(substituted, abs=1e-9)

@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.sparse_vector import (
     draw_public_tokens,
 )
 from dpsynth_assets.privacy.token_selection import (
+    MeanTokenMechanism,
     NextLogits,
     PrivateTokenMeter,
 )
@@ -316,3 +317,24 @@ def test_public_tokens_follow_their_temperature_and_mask():
 def test_public_tokens_refuse_a_temperature_of_zero():
     with pytest.raises(ValueError, match="temperature"):
         draw_public_tokens(torch.zeros(1, 3), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "temperature", "sigma", "rho", "share"),
+    [
+        (255, 2.0, 0.1, 0.00326797385620915, 0.0588),
+        (2047, 1.5, 0.3, 1.06067369060695e-05, 0.5),
+    ],
+)
+def test_one_private_token_costs_what_theorem_one_says(size, temperature, sigma, rho, share):
+    # r (c²/(2 s² τ²) + 2/(s σ)²) at r = 1, c = 10: settings of the paper's Table 7.
+    token = batched(
+        MeanTokenMechanism,
+        clip_bound=10.0,
+        temperature=temperature,
+        expected_batch_size=size,
+        relation=NeighboringRelation.ADD_REMOVE,
+    ).event(1)
+    asked = public_test(expected_batch_size=size, noise_scale=sigma).event(1)
+    assert float(token.rho + asked.rho) == pytest.approx(rho, rel=1e-9)
+    assert float(token.rho / (token.rho + asked.rho)) == pytest.approx(share, abs=1e-3)

@@ -10,6 +10,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import (
     NO_VOTE,
@@ -173,3 +174,23 @@ def test_integer_noise_is_never_below_one_vote():
     target = {"target_epsilon": 1e4, "delta": 1e-6, "accountant": "tight"}
     noise_std = integer_noise_std(lambda std: [voting(std, iterations=1).event()], **target)
     assert noise_std == 1.0
+
+
+@pytest.mark.parametrize(
+    ("records", "noise_std", "epsilon"),
+    [
+        (1939290, 15.34, 1.004455),
+        (8396, 3.38, 3.992231),
+    ],
+)
+def test_ten_rounds_cost_what_the_papers_notebook_prints(records, noise_std, epsilon):
+    delta = 1 / (records * math.log(records))
+    assert gaussian_epsilon(math.sqrt(10) / noise_std, delta) == pytest.approx(epsilon, abs=2e-6)
+    # The notebook prices whole votes as continuous noise: up to 4e-4 too little.
+    whole = epsilon_of([voting(noise_std, 10).event()], delta, "tight")
+    assert whole == pytest.approx(epsilon, rel=5e-4)
+
+
+def test_noise_cannot_be_lowered_after_the_price_was_named():
+    with pytest.raises(AttributeError):
+        voting().noise_std = 1.0

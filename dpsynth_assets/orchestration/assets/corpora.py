@@ -295,9 +295,17 @@ def _metadata(
             "dpsynth/epsilon": bound_up(guarantee["epsilon"]),
             "dpsynth/delta": float(guarantee["delta"]),
         }
+    if "posterior" in guarantee:
+        metadata |= {
+            "dpsynth/dp_guarantee": guarantee["dp_guarantee"],
+            "dpsynth/secret_prior": float(guarantee["prior"]),
+            "dpsynth/secret_posterior": float(guarantee["posterior"]),
+        }
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
         **account_metadata(spend),
+        "dpsynth/privacy_unit": label["privacy_unit"],
+        "dpsynth/neighboring_relation": label["neighboring_relation"],
         "dpsynth/ledger_reservation": label["subject"]["reservation"],
         **written_files(folder),
         "dpsynth/privacy_label": dg.MetadataValue.json(label),

@@ -53,6 +53,12 @@ def _of_parts(spec: PrivateDatasetSpec) -> tuple[int, ...]:
 
 def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     divided = f", in {spec.parts} parts by a keyed hash of the unit" if spec.parts > 1 else ""
+    metadata: dict[str, Any] = {
+        "dpsynth/privacy_unit": spec.unit.describe(),
+        "dpsynth/neighboring_relation": str(spec.neighboring_relation),
+        "dpsynth/source_version": spec.source.version,
+        "dpsynth/held_out_fraction": spec.held_out_fraction,
+    }
 
     @dg.asset(
         **_common(spec, "private_records", ("dpsynth_assets.sensitive.read_source.store_records",)),
@@ -72,7 +78,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 
         given = context.resources
         store_records(spec, given.sensitive_store, _workers(spec, given))
-        return dg.MaterializeResult()
+        return dg.MaterializeResult(metadata=metadata)
 
     return private_records
 

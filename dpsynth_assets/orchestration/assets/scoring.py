@@ -21,7 +21,9 @@ from dpsynth_assets.metrics.comparison import Compared, gap_fields, interval_rul
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.metrics.embedding_distances import (
     MINIMUM_ROWS,
+    NOT_COMPUTED,
     MauveSettings,
+    mauve_is_installed,
 )
 from dpsynth_assets.metrics.evaluation import (
     REAL_DATA,
@@ -141,7 +143,8 @@ def score_corpora(
         progress(number / (len(corpora) + 1), f"scoring {corpus.name}")
         scored.append(Scored(corpus=corpus, scores=scores_of(corpus)))
     kept.drop_others()
-    progress(1.0, f"{len(corpora)} corpora scored")
+    without = "" if mauve_is_installed() else f"; MAUVE: {NOT_COMPUTED}"
+    progress(1.0, f"{len(corpora)} corpora scored{without}")
     return scored
 
 

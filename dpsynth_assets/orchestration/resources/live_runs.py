@@ -15,6 +15,7 @@ import fcntl
 import math
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -64,7 +65,8 @@ def is_gone(run_id: str) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False
-        return file.read().strip() in ("", _machine()) or _is_silent(file)
+        _, _, machine = file.read().partition("\n")
+        return machine.strip() in ("", _machine()) or _is_silent(file)
 
 
 def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
@@ -106,7 +108,7 @@ def _end_of(instance: "dg.DagsterInstance", run: "dg.DagsterRun") -> str | None:
     import dagster as dg
 
     if is_gone(run.run_id):
-        return "Its process was killed."
+        return f"Its process{_whereabouts(run.run_id)} was killed."
     if _path(run.run_id).exists():
         return None
     status = dg.DagsterRunStatus
@@ -158,7 +160,7 @@ def _locked(run_id: str) -> IO[str]:
     owner_folder(_folder())
     with replaced(_path(run_id)) as new:  # No process sees the file of a live run without its lock.
         file = new.open("w")
-        file.write(_machine())
+        file.write(f"{socket.gethostname()}\n{_machine()}\n")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
     threading.Thread(target=_sign, args=[file], name="sign-of-life", daemon=True).start()
@@ -184,6 +186,15 @@ def _machine() -> str:
     """A name of the running kernel: containers share it, a restart or another host changes it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else ""
+
+
+def _whereabouts(run_id: str) -> str:
+    """The host that a run's lock was taken on, where it is not this one."""
+    try:
+        host = _path(run_id).read_text(errors="replace").partition("\n")[0]
+    except OSError:  # Somebody else has just freed the run.
+        return ""
+    return f" on host {host}" if host not in ("", socket.gethostname()) else ""
 
 
 def _folder() -> Path:
