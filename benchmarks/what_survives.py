@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python benchmarks/what_survives.py --to build/survives --small
         [--families epsvec aug_pe] [--epsilons 1 3 10 inf] [--rows 200] [--facts 8] [--seed 0]
+        [--settings '{"steps": 60}']
     PYTHONPATH=. python benchmarks/what_survives.py --to build/survives --table
 
 Scores of style do not see whether a corpus says what its records say. Here records are invented
@@ -12,7 +13,8 @@ facts that some row states, and that some row names without its value.
 
 Real data, as many records as a corpus has rows, is the ceiling; public text the floor; ε = inf is
 the same method without clipping and noise (`no_noise.py`). A line a cell is appended to
-`lines.jsonl`; what has its line is not run again. --small makes cells of minutes.
+`lines.jsonl`; what has its line is not run again. --small makes cells of minutes. --settings are
+those of the families named: with them a cell is another one.
 """
 
 import argparse
@@ -83,6 +85,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=4, help="passes of the fine-tuning")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--settings", type=json.loads, default={}, help="settings of the methods")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
     return parser.parse_args()
 
@@ -107,9 +110,12 @@ def main() -> None:
     cells = [(REAL, 0.0), (FLOOR, 0.0)]
     cells += [(name, epsilon) for epsilon in options.epsilons for name in options.families]
     for name, epsilon in cells:
+        settings = {} if name in (REAL, FLOOR) else options.settings
         cell = {"corpus": name, "epsilon": str(epsilon), "small": options.small,
                 "seed": options.seed, "of_each": options.facts}  # fmt: skip
-        if not any(cell.items() <= line.items() for line in read):
+        if not any((cell | {"settings": settings}).items() <= ({"settings": {}} | line).items()
+                   for line in read):  # fmt: skip
+            cell |= {"settings": settings} if settings else {}
             found = cell | measured(name, epsilon, known, others, base, options)
             with lines.open("a") as file:
                 file.write(json.dumps(found) + "\n")
@@ -132,7 +138,9 @@ def measured(
     else:
         texts, spent = corpus(name, epsilon, records, base, options)
     made = time.monotonic() - began[0]
-    kept = options.to / f"{name}-{epsilon:g}-{options.seed}.parquet"
+    settings = {} if name in (REAL, FLOOR) else options.settings
+    told = "".join(f"-{key}-{value}" for key, value in settings.items())
+    kept = options.to / f"{name}-{epsilon:g}-{options.seed}{told}.parquet"
     pl.DataFrame({"text": texts}).write_parquet(kept)
     shares = right_shares(base, texts, known, passes=options.passes, seed=options.seed)
     return {
@@ -162,7 +170,8 @@ def corpus(
     from dpsynth_assets import run_method
     from dpsynth_assets.privacy.ledger import Ledger
 
-    settings = {**SETTINGS[name], **(SMALL[name] if options.small else {})}
+    small = SMALL[name] if options.small else {}
+    settings = {**SETTINGS[name], **small, **options.settings}
     frame = pl.DataFrame({"text": records})
     if math.isinf(epsilon):
         made = without_noise(
