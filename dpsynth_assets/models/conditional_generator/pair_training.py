@@ -132,7 +132,7 @@ def _step(
         logits = model(**batch.inputs, use_cache=False).logits
         loss = token_losses(logits, batch.labels).sum() / tokens
         loss.backward()
-        total += float(loss)
+        total += loss.item()
     torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
     for group in optimizer.param_groups:
         group["lr"] = spec.learning_rate * _share_of_rate(step / spec.steps)
