@@ -13,12 +13,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from dpsynth_assets.attacks.audits import (
-    latest_results,
-    run_audits,
-    save_results,
-    still_valid,
-)
+from dpsynth_assets.attacks.audits import latest_results, run_audits, save_results, still_valid
 from dpsynth_assets.attacks.audits.accountants import (
     attained_epsilon,
     binomial_epsilon,
@@ -28,7 +23,6 @@ from dpsynth_assets.attacks.audits.accountants import (
     tail_epsilon,
 )
 from dpsynth_assets.attacks.audits.audit import (
-    EPSILONS,
     EX_POST,
     Audit,
     AuditKind,
@@ -39,7 +33,6 @@ from dpsynth_assets.attacks.audits.audit import (
     event_curve,
     event_types,
     lower_rate,
-    profile_curve,
     pure_curve,
     upper_rate,
 )
@@ -56,9 +49,8 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
 )
-from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
+from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.report.pages import markdown_table
-from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.declared import audit_result
 
 GAUSSIAN = ("epsvec", GaussianEvent(noise_multiplier=1.0))
@@ -87,12 +79,6 @@ def test_a_rate_is_bounded_wrongly_no_more_often_than_stated(trials):
         chances = stats.binom.pmf(hits, trials, rate)
         assert chances[low > rate].sum() <= 0.01 + 1e-12
         assert chances[high < rate].sum() <= 0.01 + 1e-12
-
-
-def test_bounds_of_a_rate_enclose_what_was_seen():
-    assert lower_rate(np.array([0]), 10, 0.01) == 0.0
-    assert upper_rate(np.array([10]), 10, 0.01) == 1.0
-    assert lower_rate(np.array([5]), 10, 0.01) < 0.5 < upper_rate(np.array([5]), 10, 0.01)
 
 
 LAWS = {
@@ -173,12 +159,6 @@ def test_an_event_claims_what_theory_says():
     assert (laplace <= pure_curve(0.5)(RATES) + 1e-6).all()
 
 
-def test_more_points_of_a_profile_make_a_claim_tighter():
-    deltas = np.array([gaussian_delta(1.0, epsilon) for epsilon in EPSILONS])
-    coarse = profile_curve(EPSILONS[::8], deltas[::8])(RATES)
-    assert (profile_curve(EPSILONS, deltas)(RATES) <= coarse + 1e-12).all()
-
-
 # Exact attacks
 
 
@@ -211,12 +191,6 @@ def test_one_shuffled_batch_is_one_gaussian():
 
 
 # Registry
-
-
-def test_names_are_unique_and_in_kebab_case():
-    names = [audit.name for audit in AUDITS]
-    assert len(set(names)) == len(names)
-    assert all(name == name.lower() and " " not in name and "_" not in name for name in names)
 
 
 def test_every_event_type_has_an_audit():
@@ -263,14 +237,6 @@ def test_attacks_on_methods_are_listed_for_those_methods():
 def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="median-bound"):
         find_audit("median")
-
-
-def test_importing_the_audits_loads_no_deep_learning_library():
-    code = (
-        "import sys, dpsynth_assets.attacks.audits, dpsynth_assets.cli.audit; "
-        "print(sorted({'torch', 'scipy', 'opendp', 'dp_accounting'} & set(sys.modules)))"
-    )
-    assert python("-c", code).strip() == "[]"
 
 
 # Running and storing
@@ -328,17 +294,16 @@ def test_a_new_result_replaces_the_old_one_of_the_same_audit_alone(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["audits.json"]
 
 
-def test_labels_get_the_results_their_events_rest_on(tmp_path):
-    path = tmp_path / "audits.json"
+def test_labels_get_the_results_their_events_rest_on_and_nothing_of_the_machine(tmp_path):
+    path, now = tmp_path / "audits.json", circumstances()
     assert results_for(path, [GAUSSIAN]) == []
-    save_results(
-        path,
-        [audit_result(), audit_result(name="median-bound"), audit_result(bug="b", passed=False)],
-    )
+    made = ({"circumstances": now}, {"name": "median-bound"}, {"bug": "b", "passed": False})
+    save_results(path, [audit_result(**each) for each in made])
     (found,) = results_for(path, [GAUSSIAN])
     assert (found["name"], found["passed"]) == ("one-draw-a-charge", True)
     assert found["claim"] == find_audit("one-draw-a-charge").claim
     assert len(results_for(path, [("median_clustered", None)])) == 2
+    assert now not in found.values()
 
 
 def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
@@ -357,14 +322,6 @@ def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
         assert bool(still_valid(path, audits)) is holds, changes
     (own,) = run_audits(audits)
     assert own.circumstances == now
-
-
-def test_no_label_prints_the_circumstances_of_a_machine(tmp_path):
-    path = tmp_path / "audits.json"
-    save_results(path, [audit_result(circumstances=circumstances())])
-    (found,) = results_for(path, [GAUSSIAN])
-    assert circumstances() not in found.values()
-    assert "circumstances" not in found
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"results": [{"name": 1}]}'])
@@ -401,12 +358,6 @@ def test_a_failed_audit_or_a_missed_bug_ends_with_exit_code_one(
     monkeypatch.setattr(cli, "_chosen", lambda _names: (made_up(observed, planted=planted),))
     assert run("run", "--with-planted-bugs").exit_code == 1
     assert run("show").exit_code == 1
-
-
-def test_an_unknown_audit_is_told_in_one_line(own_home):
-    refused = run("run", "--only", "nobody")
-    assert refused.exit_code == 2
-    assert "median-bound" in refused.output
 
 
 def test_the_documented_tables_are_the_registry():

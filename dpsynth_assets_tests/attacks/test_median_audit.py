@@ -95,30 +95,6 @@ def test_blocks_of_columns_do_not_change_the_gaps(relation, monkeypatch):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
-def test_a_sample_of_contexts_gives_the_gaps_of_those_contexts():
-    rows = next(batches(7))
-    whole = token_gaps(rows, 2, mechanism())
-    some = token_gaps(rows, 2, mechanism(), contexts=3)
-    np.testing.assert_array_equal(some.removed, whole.removed[:3])
-    np.testing.assert_array_equal(some.crafted, whole.crafted)
-
-
-@pytest.mark.parametrize("most", [1, 2, 5])
-@pytest.mark.parametrize("size", range(1, 9))
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_gamma_bounds_every_gap_and_crafted_contexts_attain_it(relation, size, most):
-    tested = mechanism(relation, max_records_per_unit=most)
-    for rows in batches(size, 4):
-        gamma = median_oracle(
-            rows, clip_bound=BOUND, temperature=TEMPERATURE, changes=tested.changes
-        )[1]
-        for token in range(VOCABULARY):
-            gaps = token_gaps(rows, token, tested)
-            assert np.abs(np.concatenate(gaps)).max() <= gamma[token] + 1e-9
-            if relation is not REPLACE_ONE:
-                assert np.abs(gaps.crafted).max() == pytest.approx(gamma[token], abs=1e-9)
-
-
 # Audits of draws
 
 
@@ -187,15 +163,6 @@ def own_gap(rows, token):
 )
 def test_a_gamma_that_covers_too_little_is_refuted(relation, gamma_of, most, passes):
     assert audited(relation, gamma_of, most=most).finding().passed is passes
-
-
-def test_two_contexts_that_left_together_show_what_neither_shows_alone():
-    # Without either of two alike rows the median stays; without both it falls.
-    rows = np.zeros((5, VOCABULARY))
-    rows[:3, 1] = 9.0
-    alone = token_gaps(rows, 1, mechanism())
-    both = token_gaps(rows, 1, mechanism(max_records_per_unit=2))
-    assert np.abs(alone.removed[:3]).max() < np.abs(both.removed).max()
 
 
 def test_whole_draws_add_up_before_the_largest_context_is_taken():

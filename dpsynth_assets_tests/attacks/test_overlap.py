@@ -27,10 +27,6 @@ def _leaks(text, private=None, public=PUBLIC, units=None):
     return _share([text], private or _private(), public, units)
 
 
-def test_a_planted_span_is_found():
-    assert _leaks(f"Dear all, {SECRET}. Regards")
-
-
 def test_capitals_punctuation_and_spacing_do_not_hide_a_span():
     assert _leaks(SECRET.upper().replace(" ", ",\n  "))
 
