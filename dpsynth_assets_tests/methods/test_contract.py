@@ -15,6 +15,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.provenance import input_problems, refusal_for_inputs
 from dpsynth_assets.methods.registry import REGISTRY, check_settings
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets_tests.declared import private
 
 PRODUCT = Path(__file__).parents[2] / "dpsynth_assets"
 ASKS_A_CLASS = re.compile(
@@ -135,14 +136,13 @@ def resampled(corpus, folder=None, rows=50):
 def plan_of(*methods, **changes):
     declared = {
         "name": "letters",
-        "source": {"path": "nowhere.jsonl"},
         "budget": {"epsilon": 20.0, "delta": 1e-6, "accepts_ex_post": True},
         "public_facts": {"records": 5000},
         "cluster_histogram": {},
         "topic_histogram": {},
-        "methods": list(methods),
+        "methods": methods,
     }
-    return plan_dataset(PrivateDatasetSpec.model_validate(declared | changes))
+    return plan_dataset(private(**declared | changes))
 
 
 def refusals(plan):
@@ -268,8 +268,3 @@ def test_a_problem_names_the_field_to_mend():
     known = {planned.folder: planned for planned in plan.methods}
     problems = input_problems(plan.method("resampled"), known, has_topics=False)
     assert [problem.field for problem in problems] == ["topic_histogram", "settings"]
-
-
-def test_an_unknown_folder_is_named():
-    with pytest.raises(KeyError, match="nobody"):
-        plan_of(GENERATOR).method("nobody")

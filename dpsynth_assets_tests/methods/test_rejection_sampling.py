@@ -63,17 +63,15 @@ def accept(rows, *, rounds=10, writer=None, progress=silent, judge=None):
     return *write_accepted(writer, kept, rows, progress), writer
 
 
-def test_every_place_keeps_its_first_accepted_row_in_order():
-    rows, _, _ = accept(8)
+def test_every_place_keeps_its_first_accepted_row_and_only_others_are_written_again():
+    rows, facts, writer = accept(8)
     assert rows == [f"place {n}: {max(n, 5)}" for n in range(8)]
-
-
-def test_only_places_without_a_row_are_written_again():
-    _, _, writer = accept(8)
-    assert writer.rounds[0] == list(range(8))
-    assert writer.rounds[1] == [0, 1, 2, 3, 4]
-    assert writer.rounds[-1] == [0]
-    assert len(writer.rounds) == 6
+    assert writer.rounds == [[*range(8)], *([*range(left)] for left in (5, 4, 3, 2, 1))]
+    assert facts["candidates"] == 8 + 5 + 4 + 3 + 2 + 1
+    assert facts["acceptance_rate"] == round(8 / 23, 4)
+    assert (facts["rounds"], facts["places_left_empty"], facts["threshold"]) == (6, 0, 5)
+    assert facts["mean_score_accepted"] == pytest.approx((6 * 5 + 6 + 7) / 8)
+    assert facts["mean_score_candidates"] < facts["mean_score_accepted"]
 
 
 def test_rounds_are_bounded_and_empty_places_are_told():
@@ -94,17 +92,6 @@ def test_the_best_of_several_candidates_is_kept_and_the_rest_of_the_rounds_fill_
     assert facts["candidates"] == 18
     with pytest.raises(ValidationError, match="1 without a judge, got 2"):
         RejectionSettings(best_of=2)
-
-
-def test_facts_count_candidates_and_carry_the_judges_own():
-    _, facts, _ = accept(8)
-    assert facts["candidates"] == 8 + 5 + 4 + 3 + 2 + 1
-    assert facts["acceptance_rate"] == round(8 / 23, 4)
-    assert facts["rounds"] == 6
-    assert facts["places_left_empty"] == 0
-    assert facts["threshold"] == 5
-    assert facts["mean_score_accepted"] == pytest.approx((6 * 5 + 6 + 7) / 8)
-    assert facts["mean_score_candidates"] < facts["mean_score_accepted"]
 
 
 def test_rows_without_a_word_are_rejected_unseen():

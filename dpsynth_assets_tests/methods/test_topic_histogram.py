@@ -1,4 +1,3 @@
-import json
 import math
 from dataclasses import replace
 
@@ -7,11 +6,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
-from dpsynth_assets.methods.shared_histograms import (
-    TopicCounting,
-    TopicHistogram,
-    project_to_total,
-)
+from dpsynth_assets.methods.shared_histograms import TopicCounting, TopicHistogram, project_to_total
 from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
@@ -155,12 +150,6 @@ def histogram(dp_counts, labels=LABELS):
     )
 
 
-def test_json_keeps_everything():
-    value = histogram([[5, -3], [0, 12]])
-    stored = json.loads(json.dumps(value.model_dump(mode="json"))) | {"reservation": "r1"}
-    assert TopicHistogram.model_validate(stored) == value
-
-
 def test_projection_is_the_nearest_point_of_that_total():
     random = np.random.default_rng(0)
     noisy = random.normal(3, 10, size=30)
@@ -179,31 +168,9 @@ def test_clean_counts_keep_their_proportions():
     )
 
 
-@pytest.mark.parametrize("rows", [[[40, -7], [3, 12]], [[-9, -1], [-3, 2]], [[0, 0], [0, 0]]])
-def test_proportions_are_non_negative_and_sum_to_one(rows):
-    shares = histogram(rows).proportions()
-    assert shares.shape == (2, 2)
-    assert shares.min() >= 0
-    assert shares.sum() == pytest.approx(1.0)
-
-
-def test_nothing_left_means_uniform():
-    np.testing.assert_allclose(histogram([[-4, -5], [-1, -2]]).proportions(), 0.25)
-
-
-@pytest.mark.parametrize(("cells", "share"), [((5, 1301), 0.75), ((4, 85), 1.1)])
-def test_projection_comes_nearer_to_the_truth_than_clamping(cells, share):
-    """Far nearer where most cells hold next to nothing, and no worse where few do."""
-    random = np.random.default_rng(1)
-    truth = random.permutation(1 / np.arange(1, np.prod(cells) + 1)).reshape(cells)
-    truth = random.multinomial(20_000, (truth / truth.sum()).ravel()).reshape(cells)
-    noisy = histogram(truth + np.rint(random.normal(0, 10, cells)), tuple("abcde"))
-
-    def distance(shares):
-        return 0.5 * np.abs(shares - truth / truth.sum()).sum()
-
-    clamped = np.maximum(noisy.dp_counts, 0)
-    assert distance(noisy.proportions()) < share * distance(clamped / clamped.sum())
+@pytest.mark.parametrize("rows", [[[-4, -5], [-1, -2]], [[0, 0], [0, 0]]])
+def test_nothing_left_means_uniform(rows):
+    np.testing.assert_allclose(histogram(rows).proportions(), 0.25)
 
 
 def test_allocation_rounds_every_cell_and_label_up_or_down():
