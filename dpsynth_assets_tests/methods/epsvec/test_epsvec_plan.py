@@ -2,12 +2,10 @@
 
 import pytest
 
-from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.epsvec.config import SHOTS, VECTORS, EpsVecConfig
-from dpsynth_assets.methods.epsvec.method import PRETRAINED_TOP_P
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
-from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, is_post_processing
@@ -142,15 +140,3 @@ def test_a_sample_needs_a_declared_number_of_records(cases):
 def test_settings_that_do_not_fit_say_so(settings, words):
     with pytest.raises(ValueError, match=words):
         EpsVecConfig(**settings)
-
-
-@pytest.mark.parametrize(("kind", "expected"), [
-    ("smollm2", PRETRAINED_TOP_P), ("pretrained", PRETRAINED_TOP_P),
-])  # fmt: skip
-def test_rows_of_a_pretrained_model_leave_out_the_least_likely_tokens(cases, kind, expected):
-    model = {"kind": kind, **({"model": "a/b"} if kind == "pretrained" else {})}
-    terms = cases.terms(language_model=LanguageModelSpec.model_validate(model))
-    method = bound_method("epsvec", {}, terms)
-    assert method.config.top_p == expected
-    assert bound_method("epsvec", {"top_p": 0.5}, terms).config.top_p == 0.5
-    assert "top_p" in method.free_settings  # What was paid for is used again.

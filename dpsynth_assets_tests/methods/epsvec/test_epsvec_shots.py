@@ -7,11 +7,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.methods.epsvec.shots import (
-    FixedShots,
-    ShotVotes,
-    release_shots,
-)
+from dpsynth_assets.methods.epsvec.shots import FixedShots, ShotVotes, release_shots
 from dpsynth_assets.methods.epsvec.states import scaffold_of
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
@@ -88,13 +84,6 @@ def test_the_noise_that_is_charged_is_drawn_and_the_most_voted_are_kept(cases, n
     assert sum(map(len, release.value.ranked)) == len(TEXTS)
     assert release.value.weights[0][:2] == (3, 2)
     assert release.value.noisy
-
-
-def test_counts_are_noisy_when_they_are_released(cases):
-    def counts():
-        return released(cases, cases.records(30), noise_std=1e6).value.weights
-
-    assert counts() != counts()
 
 
 def test_records_of_a_label_are_never_told_below_their_noise(cases, noiseless):

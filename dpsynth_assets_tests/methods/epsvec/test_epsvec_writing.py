@@ -1,6 +1,5 @@
 """Rows: free, repeatable, as many of each label, steered where and as far as settings say."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -182,4 +181,3 @@ def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_mode
         for count in counts
     ]  # fmt: skip
     np.testing.assert_allclose(got, (sums[-1] - sums[0]) / len(own), atol=1e-4)
-    assert dataclasses.is_dataclass(reader)

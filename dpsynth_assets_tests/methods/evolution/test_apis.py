@@ -9,12 +9,7 @@ from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.evolution import AugPe
-from dpsynth_assets.methods.evolution.apis import (
-    EngineApi,
-    PublicModelApi,
-    open_api,
-    read_prompts,
-)
+from dpsynth_assets.methods.evolution.apis import EngineApi, PublicModelApi, open_api, read_prompts
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.engines.protocol import Generation, Provenance

@@ -6,17 +6,19 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import priced
+from dpsynth_assets.methods.base import priced, room_of
 from dpsynth_assets.methods.evolution.evolution import Evolution, begun_with
 from dpsynth_assets.methods.evolution.method import STAGE, write_rows
 from dpsynth_assets.methods.evolution.population import (
     generation_facts,
     last_survivors,
     random_population,
+    read_generations,
 )
 from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.evolution.votes import PrivateVotes
-from dpsynth_assets.methods.inputs import silent
+from dpsynth_assets.methods.inputs import Released, silent
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.orchestration.assets.stage_metadata import rounds_table
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -25,6 +27,7 @@ from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.report.plots import votes_by_rank_plot
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
+from dpsynth_assets_tests.methods.cohorts import WordEmbedder
 from dpsynth_assets_tests.methods.evolution.conftest import (
     EMBEDDER,
     WordApi,
@@ -62,18 +65,6 @@ def evolve(folder, votes=None, api=None, dies_at=None, say=silent, **changes):
     return evolution.run(
         votes or Votes(), say, identity=IDENTITY, checkpoint=CheckpointFolders(folder, dies_at)
     )
-
-
-def test_survivors_come_closer_to_what_is_voted_for(tmp_path):
-    state = evolve(tmp_path / "a", iterations=6)
-    shares = [
-        np.mean([text.split().count("harbour") for text in frame["text"]])
-        for frame in state.generations.filter(pl.col("survived") > 0).partition_by(
-            "iteration", maintain_order=True
-        )
-    ]
-    assert shares == sorted(shares)
-    assert shares[-1] > shares[0]
 
 
 def test_every_generation_is_survivors_and_their_variations(tmp_path):
@@ -361,3 +352,90 @@ def test_records_without_embeddings_are_refused_without_a_number(tmp_path, api):
     with pytest.raises(ValueError, match="one embedding") as refusal:
         released_by(tmp_path, private=private)
     assert not any(character.isdigit() for character in str(refusal.value))
+
+
+# What is counted beforehand is what writer and embedder are asked for when the rounds run.
+
+TOKENS = 16
+SIZES = PublicSizes(
+    text_tokens=TOKENS, documents=100, records=60, label_texts=("day", "night"), prompts=None,
+    tokens_of=lambda words: len(words.split()),
+)  # fmt: skip
+
+
+class Counting(WordApi):
+    """Counts tokens as if every text had as many, of which a degree is written anew."""
+
+    written = 0.0
+
+    def random(self, labels, **options):
+        self.written += TOKENS * len(labels)
+        return super().random(labels, **options)
+
+    def vary(self, texts, labels, *, degree, **options):
+        self.written += TOKENS * degree * len(texts)
+        return super().vary(texts, labels, degree=degree, **options)
+
+
+@pytest.mark.parametrize("changes", [{}, {"iterations": 1}, {"variations": 4}, {"lookahead": 2}])
+def test_counted_work_is_what_writer_and_embedder_do(changes, tmp_path, monkeypatch):
+    api, embedded = Counting(), []
+    monkeypatch.setattr("dpsynth_assets.methods.evolution.method.open_api", lambda *_: api)
+    monkeypatch.setattr(
+        "dpsynth_assets.methods.rejection_sampling.WRITTEN_AGAIN", 0.0
+    )  # All are kept here.
+    embed = WordEmbedder.embed
+
+    def counted(self, texts, *rest, **options):
+        embedded.extend(texts)
+        return embed(self, texts, *rest, **options)
+
+    config = make_config(**changes, max_new_tokens=TOKENS)
+    method = AugPe(config, make_terms())
+    plan, private, public = method.plan(2.0), make_private(), make_public()
+    monkeypatch.setattr(WordEmbedder, "embed", counted)
+    made = plan.stage(STAGE).release(
+        private, public, CheckpointFolders(tmp_path / "own"), lambda *_: None
+    )
+    work = plan.stage(STAGE).work(plan, SIZES)
+    assert work.written == pytest.approx(api.written, rel=0.02)
+    assert work.embedded == TOKENS * len(embedded)
+    api.written = 0.0
+    folder = Released(reservation="r", facts=made.value.facts, folder=made.value.files)
+    method.writing().write(make_public(released={STAGE: folder}), config.rows, lambda *_: None)
+    rows = method.writing().work(plan, SIZES)
+    assert rows.written == pytest.approx(api.written, rel=0.02)
+
+
+def test_an_engine_is_shown_whole_texts_and_the_model_their_beginnings():
+    config = make_config(max_new_tokens=TOKENS)
+    method = AugPe(config, make_terms())
+    begun = method.writing().work(method.plan(2.0), SIZES)
+    message = {"role": "user", "content": "Write of {sample}"}
+    prompt = {"message_template": [message], "replacement_rules": []}
+    shown = AugPe(
+        make_config(
+            max_new_tokens=TOKENS, api="engine", random_prompt=prompt, variation_prompt=prompt
+        ),
+        make_terms(),
+    ).rows_work(method.plan(2.0), SIZES)
+    assert begun.read < shown.read
+    assert begun.written < shown.written
+    assert Work() + begun == begun
+
+
+# Room that is asked for before an evolution holds every candidate of every round.
+
+
+def test_candidates_of_all_rounds_fit_into_the_room_of_the_plan(tmp_path, api):
+    method = AugPe(make_config(population=40), make_terms())
+    stage = method.plan(2.0).stage(STAGE)
+    room = room_of(method, stage, make_public())
+    release = stage.release(
+        make_private(), make_public(), CheckpointFolders(tmp_path), lambda *_: None
+    )
+    files = [file for file in release.value.files.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= room.release
+    rows = read_generations(release.value.files).height
+    assert rows * method.config.max_new_tokens * 4 < room.release < rows * (1 << 16)
+    assert room.kept == room.release

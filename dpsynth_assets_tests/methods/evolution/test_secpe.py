@@ -14,10 +14,7 @@ from dpsynth_assets.methods.evolution.private_evolution import (
     RepresentativeVotes,
     quota_votes,
 )
-from dpsynth_assets.methods.evolution.secret_clusters import (
-    Representatives,
-    public_clusters,
-)
+from dpsynth_assets.methods.evolution.secret_clusters import Representatives, public_clusters
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError

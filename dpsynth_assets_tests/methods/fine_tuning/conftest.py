@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -133,5 +132,4 @@ def cases():
         records=make_records,
         topic_model=topic_model,
         silent=silent,
-        folder=Path,
     )

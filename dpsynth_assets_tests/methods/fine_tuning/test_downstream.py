@@ -40,19 +40,6 @@ def train(cases, public, checkpoint, private=None, epsilon=1e4, **settings):
     return config, release.value
 
 
-def test_a_classifier_learns_labels_from_embeddings(cases, public, checkpoint):
-    records = cases.records(40)
-    signs = np.where(records["label"] == "x", 1.0, -1.0).astype(np.float32)
-    features = np.stack([signs, np.ones(40, np.float32)], axis=1) / np.sqrt(2, dtype=np.float32)
-    private = PrivateInputs(records=records, embeddings=features)
-    _, made = train(
-        cases, public, checkpoint, private, task="classification", learning_rate=0.1, steps=20
-    )
-    scores = downstream_model_scores(made.files, ScoredSide.of(records, features))
-    assert scores == {"accuracy": 1.0}
-    assert made.facts["task"] == "classification"
-
-
 def test_a_causal_model_learns_words_and_is_scored_as_corpora_are(cases, public, checkpoint):
     texts = cases.records(40)["text"].to_list()
     config, made = train(cases, public, checkpoint, learning_rate=2e-2)

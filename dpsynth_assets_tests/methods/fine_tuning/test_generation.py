@@ -9,11 +9,7 @@ import torch
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.base import REJECTION
-from dpsynth_assets.methods.fine_tuning import (
-    Ctcl,
-    DpFineTuning,
-    generators as generator_inputs,
-)
+from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning, generators as generator_inputs
 from dpsynth_assets.methods.fine_tuning.config import (
     ROWS_PER_FORWARD,
     CtclConfig,
@@ -25,9 +21,7 @@ from dpsynth_assets.methods.fine_tuning.writing import open_writer
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
-from dpsynth_assets.models.conditional_generator.generator import (
-    load_conditional_generator,
-)
+from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -107,13 +101,6 @@ def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public
     assert not many.rows.filter((pl.col("label") == "x") & (pl.col("topic") == 1)).height
     again = write(cases, public, release, rows=26)
     assert again.rows.equals(few.rows)
-
-
-@pytest.mark.parametrize("missing", ["topic_histogram", "topic_model", "conditional_generator"])
-def test_what_is_missing_is_named(cases, public, checkpoint, missing):
-    _, release = train(cases, public, checkpoint)
-    with pytest.raises(ValueError, match=missing.split("_")[-1]):
-        write(cases, replace(public, **{missing: None}), release)
 
 
 def test_a_histogram_of_other_labels_is_refused(cases, public, checkpoint):

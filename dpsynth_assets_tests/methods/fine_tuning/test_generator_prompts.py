@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.methods.fine_tuning.generators import (
-    generator_prompts,
-    public_pairs,
-)
+from dpsynth_assets.methods.fine_tuning.generators import generator_prompts, public_pairs
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED

@@ -10,10 +10,15 @@ from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
-from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.config import (
+    CtclConfig,
+    DownstreamConfig,
+    DpFineTuningConfig,
+)
 from dpsynth_assets.methods.fine_tuning.private_training import passes_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.models.fine_tuning import sources
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy import calibration
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
@@ -21,7 +26,14 @@ from dpsynth_assets.privacy.calibration import TOLERANCE
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.per_example import (
+    GRADIENT_SLACK,
+    PerExampleGradients,
+    Products,
+    most_in_company,
+)
 from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence, zcdp_epsilon, zcdp_rho
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
 from dpsynth_assets_tests.privacy import ledger_cases
 
@@ -52,13 +64,6 @@ def test_the_stage_is_charged_for_all_its_steps_at_the_declared_probability(case
         steps=20,
     )
     assert made.rows_estimate == CONFIG.rows
-
-
-def test_a_tight_plan_spends_its_target_and_less_noise_would_overspend(cases):
-    made = Ctcl(CONFIG, cases.terms(accountant="tight")).plan(4.0)
-    assert made.epsilon == epsilon_of([made.event], DELTA, "tight")
-    less = replace(made.event, noise_multiplier=made.event.noise_multiplier / (1 + 2 * TOLERANCE))
-    assert made.epsilon <= 4.0 < epsilon_of([less], DELTA, "tight")
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
@@ -234,8 +239,65 @@ def test_adapters_that_cannot_be_trained_as_declared_are_refused_in_the_plan(cas
     assert "\n" not in refusal
 
 
-def test_settings_of_adapters_at_their_defaults_leave_earlier_charges_as_they_were():
-    told = CtclConfig(lora_rank=4).model_dump(mode="json")
-    assert told["lora_rank"] == 4
-    assert "frozen_products" not in told
-    assert CtclConfig(frozen_products="int8").model_dump()["frozen_products"] == "int8"
+# Who asks for exact sums gets them, and a charge that says nothing is the charge it always was.
+
+TRAINING = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 16}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "products"),
+    [({}, Products.NATIVE), ({"exact_sums": True}, Products.FLOAT64)],
+    ids=["native", "exact"],
+)
+def test_the_setting_decides_how_clipped_gradients_are_added(
+    chosen, products, cases, public, tmp_path, monkeypatch
+):
+    asked = []
+
+    def opened(model, products, threads):
+        asked.append(products)
+        return PerExampleGradients(model, products, threads)
+
+    monkeypatch.setattr(sources, "PerExampleGradients", opened)
+    method = DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), cases.terms())
+    plan = method.plan(4.0)
+    [stage] = plan.stages
+    inputs, checkpoint = replace(public, public_records=None), CheckpointFolders(tmp_path / "c")
+    stage.release(cases.private(), inputs, checkpoint, lambda *_: None)
+    assert asked == [products]
+    passes = stage.rests_on["gradients"]["passes"]
+    assert passes == ("alone" if products is Products.FLOAT64 else "shared")
+    assert plan.parameters.get("exact_sums", False) is (products is Products.FLOAT64)
+
+
+def test_the_bound_that_is_kept_back_follows_from_public_numbers(cases):
+    terms = cases.terms()
+
+    def declared(**chosen):
+        return DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), terms)
+
+    mates = declared().records_in_company
+    assert mates == most_in_company(10, GRADIENT_SLACK)
+    assert declared(exact_sums=True).records_in_company == 0
+    assert declared(gradient_slack=0.1).records_in_company == 0  # Too much kept back: all alone.
+    fine = declared(gradient_slack=1e-3)
+    [stage] = DownstreamFineTuning(fine.config, terms).plan(4.0).stages
+    assert stage.mechanism.record_bound == pytest.approx(1 / (1 + mates * 1e-3))
+    assert stage.rests_on["gradients"] == {
+        "passes": "shared",
+        "gradient_slack": 1e-3,
+        "most_in_company": mates,
+    }
+    assert declared().takes_slack_of_float32
+    assert not fine.takes_slack_of_float32
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"gradient_slack": 1e-4}, {"exact_sums": True}, {"frozen_products": "int8"}],
+)
+def test_a_choice_stands_in_the_charge_that_made_it_and_in_no_earlier_one(chosen):
+    told = CtclConfig(**chosen).model_dump(mode="json")
+    assert chosen.items() <= told.items()
+    assert CtclConfig(**told) == CtclConfig(**chosen)
+    assert not chosen.keys() & CtclConfig().model_dump(mode="json").keys()
