@@ -59,7 +59,7 @@ def silent(*_):
 
 
 class Watching:
-    """One worker; `seen` holds what it was given for each part, with what it returned."""
+    """One worker; `seen`: what it was given for each part, its GPUs, and what it returned."""
 
     count = 1
 
@@ -69,7 +69,7 @@ class Watching:
     def map_parts(self, function, parts, *, gpus=0, memory=0):
         given = repr(function) + repr(parts), ForkingPickler.dumps(function).tobytes()
         for result in LocalWorkers(1).map_parts(function, parts, gpus=gpus, memory=memory):
-            self.seen.append((*given, result))
+            self.seen.append((*given, gpus, result))
             yield result
 
 

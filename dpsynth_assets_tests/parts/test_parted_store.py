@@ -43,8 +43,7 @@ def files(store, name="letters"):
     )
 
 
-@pytest.mark.parametrize("parts", [2, 7])
-@pytest.mark.parametrize("workers", [ONE, TWO], ids=["one worker", "two workers"])
+@pytest.mark.parametrize(("parts", "workers"), [(7, ONE), (2, TWO)], ids=["one", "two workers"])
 def test_what_is_read_whole_is_what_lies_whole(tmp_path, store, parts, workers):
     spec = declared(tmp_path, parts=parts)
     store_records(spec, store, workers)

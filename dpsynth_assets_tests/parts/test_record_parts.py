@@ -137,17 +137,6 @@ def test_batches_joined_are_the_source_read_whole(tmp_path, monkeypatch, name):
         assert len(read) > 1
 
 
-def test_several_files_are_read_in_their_order(tmp_path):
-    for number in range(3):
-        pl.DataFrame({"text": [f"text {number} {n}" for n in range(4)]}).write_csv(
-            tmp_path / f"{number}.csv"
-        )
-    plain = {"columns": {}, "public_facts": {}}
-    spec = declare(tmp_path / "*.csv", ids=False, **plain)
-    read = source_batches(spec.source, column_names(spec))
-    assert pl.concat(list(read)).equals(read_rows(spec))
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [

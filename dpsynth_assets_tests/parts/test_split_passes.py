@@ -1,7 +1,6 @@
 """Passes over parts: the inputs of each are those of the whole, each is drawn and kept once."""
 
 import base64
-import pickle
 import stat
 from dataclasses import dataclass, replace
 
@@ -26,22 +25,16 @@ from dpsynth_assets_tests.methods.private_prediction.conftest import (
     ALPHABET,
     HISTOGRAM,
     CharacterModel,
+    config_of,
     make_centers,
     make_terms,
 )
+from dpsynth_assets_tests.parts.conftest import Watching
 from dpsynth_assets_tests.parts.shown_passes import Shows, shown
 from dpsynth_assets_tests.stored import write_array
 
 PARTS, ROWS = 5, 150
-SETTINGS = {
-    "expected_batch_size": 4,
-    "clip_bound": 2.0,
-    "max_document_tokens": 8,
-    "max_example_tokens": 8,
-    "max_batches": 6,
-    "min_tokens_for_new_document": 3,
-    "batches_per_forward": 2,
-}
+SETTINGS = {"expected_batch_size": 4, "batches_per_forward": 2}
 
 
 @dataclass(frozen=True)
@@ -116,8 +109,6 @@ def in_parts(store, workers):
 
 
 def bound(name, **changes):
-    kind = get_method(name)
-    svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
     slots = changes.get("batching") == "slots"
     terms = make_terms(
         accepts_ex_post=True,
@@ -125,7 +116,7 @@ def bound(name, **changes):
         public_slots=slots,
         relation=NeighboringRelation.ZERO_OUT if slots else NeighboringRelation.ADD_REMOVE,
     )
-    return kind(kind.config_type(**(SETTINGS | svt | changes)), terms)
+    return get_method(name)(config_of(name, **(SETTINGS | changes)), terms)
 
 
 def released(method, private, progress=lambda *_: None):
@@ -171,32 +162,16 @@ def no_inputs_left(store):
     return not [*(store.folder("letters") / "passes").rglob("*inputs-*")]
 
 
-@pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])  # The Runner has every method.
-def test_a_method_draws_its_passes_over_parts(home, name):
-    told = Told()
-    made = released(bound(name), in_parts(home, LocalWorkers(1)), told)
-    passes = home.passes("letters", Reservation)
-    kept = [passes.load(number) for number in range(made.value.facts["batches"] // 2)]
-    assert None not in kept
-    drawn = np.sum([values["drawn"] for values in kept], axis=0).tolist()
-    facts = made.value.facts
-    assert [facts["private_tokens"], facts["public_tokens"]] == drawn
-    assert {row["batch"] for row in made.value.rows.to_dicts()} <= set(range(facts["batches"]))
-    assert told[-1][0] == 1.0
-    assert all("steps in progress" not in message for _, message in told)
-    again = released(bound(name), in_parts(home, LocalWorkers(1)))
-    assert again.value.rows.equals(made.value.rows)
-    assert again.cost == made.cost
-
-
 def test_the_realised_cost_is_that_of_all_passes_together(home):
-    method = bound("median_clustered")
-    made = released(method, in_parts(home, LocalWorkers(1)))
+    method, told = bound("median_clustered"), Told()
+    made = released(method, in_parts(home, LocalWorkers(1)), told)
     passes = home.passes("letters", Reservation)
     each = [cost for n in range(3) for cost in passes.load(n)["costs"]]
     assert made.value.internal["ex_post_epsilon_by_batch"].tolist() == each
     assert made.cost.ex_post_epsilon == method.median_mechanism.realised_epsilon(np.array(each))
     assert made.cost.ex_post_epsilon > 0
+    assert told[-1][0] == 1.0
+    assert all("steps in progress" not in message for _, message in told)
 
 
 def test_a_worker_that_dies_costs_its_own_pass_alone(home, monkeypatch):
@@ -241,26 +216,16 @@ def test_only_missing_passes_are_sorted_and_drawn(home, monkeypatch):
 
 def test_nothing_private_travels(home):
     """What workers are given holds no record, and what they return is nothing at all."""
-    given, returned = [], []
-
-    class Watching:
-        count = 1
-
-        def map_parts(self, function, parts, *, gpus=0, memory=0):
-            given.append((pickle.dumps(function), gpus, memory, type(function).__name__))
-            for result in LocalWorkers(1).map_parts(function, parts):
-                returned.append(result)
-                yield result
-
-    private = in_parts(home, Watching())
+    workers = Watching()
+    private = in_parts(home, workers)
     private = replace(private, parts=replace(private.parts, gpus=1))
     released(bound("mean_clustered"), private)
-    assert set(returned) == {None}
-    texts = [text.encode() for text in records()["text"] if text.strip()]
-    ids = [name.encode() for name in records()["record_id"]]
-    for content, *_ in given:
-        assert not [word for word in (*texts, *ids) if word in content]
-    assert [(gpus, name) for _, gpus, _, name in given] == [(0, "SortRecords"), (1, "DrawKept")]
+    assert {result for *_, result in workers.seen} == {None}
+    words = [*records()["text"].str.strip_chars(), *records()["record_id"]]
+    for _, content, *_ in workers.seen:
+        assert not [word for word in words if word and word.encode() in content]
+    steps = {(gpus, text.partition("(")[0]) for text, _, gpus, _ in workers.seen}
+    assert steps == {(0, "SortRecords"), (1, "DrawKept")}
 
 
 @pytest.mark.parametrize("changes", [{}, SLOTS], ids=str)
@@ -323,25 +288,20 @@ def left_by_a_killed_run(store):
     return inputs
 
 
-def test_records_that_a_killed_run_sorted_go_with_the_next_run_with_a_purge_and_the_release(home):
-    inputs = left_by_a_killed_run(home)
-    passes = home.passes("letters", Reservation)
-    passes.save(0, {"drawn": [0, 0]})
+def test_records_that_a_killed_run_sorted_go_with_the_next_run_a_purge_and_the_release(home):
+    passes, inputs = home.passes("letters", Reservation), left_by_a_killed_run(home)
+    released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
+    assert not inputs.exists()
+    assert no_inputs_left(home)
+    kept, inputs = passes.load(0), left_by_a_killed_run(home)
     removed = purge(home, PurgeRule(dataset="letters"), lambda _: True, dry_run=True)
     assert inputs in removed
     purge(home, PurgeRule(dataset="letters"), lambda _: True)
     assert not inputs.exists()
-    assert passes.load(0) == {"drawn": [0, 0]}, "what is paid for stays"
+    assert passes.load(0) == kept, "what is paid for stays"
     inputs = left_by_a_killed_run(home)
     passes.remove()
     assert not inputs.exists()
-
-
-def test_the_next_run_removes_what_a_killed_one_sorted(home):
-    inputs = left_by_a_killed_run(home)
-    released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
-    assert not inputs.exists()
-    assert no_inputs_left(home)
 
 
 def test_where_vllm_decodes_one_process_draws():

@@ -17,19 +17,23 @@ from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.resources.model_pool import model_step, stage_step, step_of_tasks
-from dpsynth_assets.orchestration.resources.stores import (
-    PrivacyLedger,
-)
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
+from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_whole
+from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
+from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
 from dpsynth_assets_tests.prepared import keep_demo_plans
+from dpsynth_assets_tests.security.conftest import key
 from dpsynth_assets_tests.stored import read_private_records
+
+__all__ = ["bucket", "s3_address"]
 
 ROWS = 120
 DRAW_IN_PASSES = (
@@ -230,3 +234,53 @@ def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(own_home, t
         ("epsvec", "dataset_vectors"),
     }
     assert ("cluster_histogram", "cluster_histogram") in marked
+
+
+# Parts in an object store.
+
+EVERY = {"private_records", "private_embeddings", "cluster_histogram"}
+
+
+@pytest.fixture
+def remote(bucket, store, monkeypatch):
+    """The same installation with its sensitive store in a bucket."""
+    for name in ("DPSYNTH_STORE_URL", "DPSYNTH_PUBLISH_URL", "DPSYNTH_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DPSYNTH_SENSITIVE_URL", f"{bucket}/private")
+    monkeypatch.setenv(KEY_VARIABLE, key(1))
+    return SensitiveStore()
+
+
+def objects(store):
+    place = store.base
+    return {name: place.fs.cat_file(name) for name in place.fs.find(place.path)}
+
+
+@pytest.mark.slow
+def test_a_cohort_is_read_embedded_and_released_once(tmp_path, remote, bucket, public):
+    spec = declared(tmp_path, rows=ROWS, parts=3)
+    result = materialised(spec, public, select=EVERY)
+    assert result.success
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == kinds.count("commit") == 1
+    assert materialised(spec, public, select=EVERY).success, "the stored release is used again"
+    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
+    assert kinds.count("reserve") == 1
+    reads = remote.contributions("letters").reads()
+    assert len(reads) == 3
+    assert not home().local_sensitive.exists()
+    for name, content in objects(remote).items():
+        assert content.startswith(HEADER), name
+        assert SECRET.encode() not in name.encode() + content
+    everything = located(bucket).fs.find(bucket)
+    assert all("/private/" in name for name in everything)
+
+
+def test_without_a_key_the_step_is_refused_before_anything_is_read(
+    tmp_path, remote, public, monkeypatch
+):
+    monkeypatch.delenv(KEY_VARIABLE)
+    result = materialised(declared(tmp_path, rows=120), public, select={"private_records"})
+    told = failure(result)
+    assert told.startswith(f"{KEY_VARIABLE}: expected a key")
+    assert objects(remote) == {}

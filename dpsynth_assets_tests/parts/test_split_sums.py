@@ -14,9 +14,7 @@ from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.shots import ShotVotes
 from dpsynth_assets.methods.epsvec.states import open_reader
 from dpsynth_assets.methods.epsvec.vectors import DifferenceSums, VectorTask, release_vectors
-from dpsynth_assets.methods.evolution.secret_clusters import (
-    ClusterSums,
-)
+from dpsynth_assets.methods.evolution.secret_clusters import ClusterSums
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
@@ -217,7 +215,7 @@ def test_what_workers_are_given_and_told_holds_no_record(places, opens_engine):
     )
     for counting in (difference_sums(task_of(opens_engine)), cluster_sums()[0]):
         private.counted(counting)
-    given = {content for _, content, _ in workers.seen}
+    given = {content for _, content, *_ in workers.seen}
     assert len(given) == 2
     assert not [content for content in given if SECRET.split()[0].encode() in content]
 

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, silent
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
+from dpsynth_assets.methods.private_prediction.split_batches import HashedBatches, slot_batches
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.methods.shared_histograms import ClusterHistogram
 from dpsynth_assets.methods.stages import StageRun
@@ -127,12 +130,20 @@ SMALL = {
 """Settings of methods that decode in batches."""
 
 
-def make_planned(name, epsilon, **settings):
+def small(name, **changes):
+    """Settings of one such method."""
+    svt = {"max_tokens_per_batch": 50, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
+    return SMALL | svt | changes
+
+
+def config_of(name, **changes):
+    return get_method(name).config_type(**small(name, **changes))
+
+
+def make_planned(name, epsilon, terms=None, **settings):
     """A method that decodes in batches, and its plan; released counts say how many there are."""
-    kind = get_method(name)
-    svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
-    terms = make_terms(accepts_ex_post=True, public_records=None)
-    method = kind(kind.config_type(**(SMALL | svt | settings)), terms)
+    terms = terms or make_terms(accepts_ex_post=True, public_records=None)
+    method = get_method(name)(config_of(name, **settings), terms)
     plan = method.plan(epsilon)
     assert plan.refusal is None
     return method, plan
@@ -149,6 +160,38 @@ def clustered(model, **more):
     )
 
 
+# Records placed in batches of given cells, without a declared cohort.
+
+
+def _declared(s, k, **settings):
+    config = MeanUniformConfig(expected_batch_size=s, examples_per_context=k, **settings)
+    return DeclaredBatches(config=config, terms=None, clustered=False)
+
+
+def _finds(labels, clusters):
+    found = labels, np.full(len(labels), -1) if clusters is None else clusters
+    return lambda _: found
+
+
+def hashed(records, labels, clusters, cells, *, s=8, k=1, salt="salt"):
+    """Batches by the keyed hash of the records' ids."""
+    batches = HashedBatches(
+        declared=_declared(s, k),
+        record_cells=_finds(labels, clusters),
+        cells=tuple(cells),
+        salt=salt,
+    )
+    return batches.placed(PrivateInputs(records=records))
+
+
+def in_slots(records, labels, clusters, cells, *, s=4, k=1, max_batches=100):
+    """Full batches of records in their public order."""
+    private = PrivateInputs(records=records)
+    declared = _declared(s, k, max_batches=max_batches, batching="slots")
+    finds = _finds(labels, clusters)
+    return slot_batches(declared, finds, cells, private).placed(private)
+
+
 @pytest.fixture
 def cases():
     """The makers above: pytest's import mode keeps test modules from importing one another."""
@@ -163,6 +206,5 @@ def cases():
         silent=silent,
         release=release,
         end=END,
-        pad=PAD,
         vocabulary=VOCABULARY,
     )

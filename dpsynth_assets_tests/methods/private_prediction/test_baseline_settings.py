@@ -10,7 +10,7 @@ from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
+from dpsynth_assets.models.prompt_templates import PLAIN_PT, DocumentFormat
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 AG_NEWS = 108_000
@@ -73,25 +73,10 @@ def test_hashed_contexts_hold_k_records_and_a_share_of_e_to_the_minus_k_of_them_
         assert abs(len(contexts) / places - share) < 5 * (share / places) ** 0.5 + 0.002
 
 
-class Letters:
-    """Writes tokens as characters, so that a prompt can be read."""
-
-    begin_token_id = None
-    end_token_id = "|"
-    document_format = PLAIN_PT
-
-    def encode(self, text):
-        return list(text)
-
-    def prompt_ids(self, label_text, examples, max_example_tokens):
-        return PromptedModel(self).prompt_ids(label_text, examples, max_example_tokens)
-
-
 def test_the_base_template_writes_the_label_above_each_example_and_opens_one_more():
-    # Appendix E.4.1; `|` is the end token that a model stops at.
-    written = "".join(Letters().prompt_ids("Sports", ["first", "second"], 99))
-    assert written == "Sports\nfirst|\n\nSports\nsecond|\n\nSports\n"
-    assert "".join(Letters().prompt_ids("Sports", [], 99)) == "Sports\n"
+    """Appendix E.4.1; `models/test_prompt_templates.py` puts formats together."""
+    printed = DocumentFormat(opening="{label}\n", closing="", end=None, separator="\n\n")
+    assert printed == PLAIN_PT
 
 
 def test_batches_that_unequal_labels_may_overfill_are_charged_for_it(cases):

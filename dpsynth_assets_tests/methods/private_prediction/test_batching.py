@@ -26,7 +26,7 @@ from dpsynth_assets.methods.shared_histograms import (
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets_tests.methods.private_prediction.placed import hashed, in_slots
+from dpsynth_assets_tests.methods.private_prediction.conftest import SMALL, hashed, in_slots
 
 CELLS = (
     BatchCell(label=0, cluster=None, batches=3, generating=3),
@@ -256,14 +256,9 @@ def test_records_of_one_text_share_an_id_and_no_name(copies):
 # Batches of public slots: full, in order, and refused unless places are declared public.
 
 SLOT_CELLS = ((0, None), (1, None))
-SETTINGS = {
-    "expected_batch_size": 4,
-    "clip_bound": 2.0,
-    "max_document_tokens": 8,
-    "max_example_tokens": 8,
-    "min_tokens_for_new_document": 3,
-    "batching": "slots",
-}
+SLOTS = MeanUniformConfig(
+    **SMALL | {"expected_batch_size": 4, "max_batches": 10, "batching": "slots"}
+)
 
 
 def fill(records, *, s=4, k=1, max_batches=100, clusters=None, cells=SLOT_CELLS):
@@ -317,16 +312,15 @@ def test_at_most_so_many_batches_are_kept_in_proportion(cases):
 
 
 def test_a_plan_without_declared_places_refuses(cases):
-    config = MeanUniformConfig(**SETTINGS)
-    refused = priced(MeanUniform(config, cases.terms()), 20.0)
+    refused = priced(MeanUniform(SLOTS, cases.terms()), 20.0)
     assert "public_facts.slots" in refused.refusal
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
-    assert MeanUniform(config, terms).plan(20.0).refusal is None
+    assert MeanUniform(SLOTS, terms).plan(20.0).refusal is None
 
 
 def test_slots_need_no_histogram_and_generate(cases, language_model):
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
-    method = MeanUniform(MeanUniformConfig(**SETTINGS), terms)
+    method = MeanUniform(SLOTS, terms)
     assert not method.stages()[0].follows_clusters
     public = cases.public(language_model)
     release = cases.release(method, method.plan(20.0), cases.private(40), public)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.dataset_plan import cohort_terms
@@ -17,9 +16,10 @@ from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
 from dpsynth_assets.models.vllm_decoder import VllmDecoderError, opening, process
 from dpsynth_assets.report.label_texts import assumptions, texts
-from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES, SMALL
+from dpsynth_assets_tests.declared import private
+from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES, small
 
-BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 12, "max_example_tokens": 6}
+BATCHES = {"max_batches": 2, "max_document_tokens": 12, "max_example_tokens": 6}
 
 
 def declared(decoder):
@@ -28,15 +28,11 @@ def declared(decoder):
 
 def planned(name, cases, decoder, **settings):
     """A method as a dataset file on such a base has it, and its plan."""
-    own = {**BATCHES, "public_top_k": None}
-    if name in ("median_clustered", "invisible_ink"):
-        own = BATCHES
-    if name == "mean_svt":
-        own = {**own, "svt_noise_scale": 20.0, "max_tokens_per_batch": 30}
+    whole = {} if name in ("median_clustered", "invisible_ink") else {"public_top_k": None}
     terms = cases.terms(
         accepts_ex_post=True, epsilon=60.0, language_model=decoder and declared(decoder)
     )
-    method = bound_method(name, own | settings, terms)
+    method = bound_method(name, small(name, **(BATCHES | whole | settings)), terms)
     return method, priced(method, 12.0)
 
 
@@ -176,28 +172,13 @@ def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
     ],
 )
 def test_cohorts_write_through_the_decoder_of_their_base(engine, base, kind):
-    spec = PrivateDatasetSpec(
-        name="letters",
-        source={"path": "letters.parquet"},
-        budget={"epsilon": 1.0, "delta": 1e-5},
-        methods=[{"method": "mean_uniform"}],
-        engine=engine,
-    )
+    spec = private(engine=engine)
     terms = cohort_terms(spec, PublicDataSpec(name="base", language_model=base))
     assert terms.engine.kind == kind
     assert terms.engine.batch_rows == spec.engine.batch_rows
 
 
 # Private prediction whose base declares vLLM, where vLLM is not installed: plans and refusals.
-
-VLLM_BATCHES = {"expected_batch_size": 8, "clip_bound": 2.0, "max_example_tokens": 6}
-
-
-def planned_in_vllm(name, cases, kind, **settings):
-    spec = LanguageModelSpec(kind="pretrained", model="folder", decoder=kind)
-    terms = cases.terms(accepts_ex_post=True, epsilon=900.0, language_model=spec)
-    method = bound_method(name, VLLM_BATCHES | settings, terms)
-    return method, priced(method, 200.0)
 
 
 @pytest.fixture
@@ -208,8 +189,8 @@ def without_vllm(monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, cases):
-    method, plan = planned_in_vllm(name, cases, "vllm")
-    _, rounded = planned_in_vllm(name, cases, "transformers")
+    method, plan = planned(name, cases, "vllm")
+    _, rounded = planned(name, cases, "transformers")
     assert plan.refusal is None
     assert plan.epsilon == rounded.epsilon
     assert plan.parameters == rounded.parameters | {"decoder": "vllm"}
@@ -219,7 +200,7 @@ def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, c
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
-    _method, plan = planned_in_vllm(name, cases, "vllm")
+    _method, plan = planned(name, cases, "vllm")
     model = cases.model()
     model.source, model.dtype, model.name = "folder", "float32", "folder"
     model.config = model.model.config
@@ -239,9 +220,8 @@ def test_another_vllm_is_refused(monkeypatch):
 def test_its_memory_is_that_of_an_engine_of_its_kind(cases, monkeypatch):
     asked = []
     monkeypatch.setattr(opening, "opened_decoder", lambda model, engine: asked.append(engine))
-    spec = LanguageModelSpec(kind="pretrained", model="folder", decoder="vllm")
     for engine in (EngineSpec(kind="vllm", cache_gib=3), EngineSpec(device="cpu")):
-        decoder_of(cases.terms(language_model=spec, engine=engine), None)
+        decoder_of(cases.terms(language_model=declared("vllm"), engine=engine), None)
     assert [each and each.cache_gib for each in asked] == [3, None]
 
 
@@ -250,8 +230,7 @@ def test_other_bases_never_open_it(cases, monkeypatch):
     model = cases.model()
     engine = EngineSpec(kind="vllm")
     for kind in ("transformers", None):
-        spec = LanguageModelSpec(kind="pretrained", model="folder", decoder=kind)
-        opened = decoder_of(cases.terms(language_model=spec, engine=engine), model)
+        opened = decoder_of(cases.terms(language_model=declared(kind), engine=engine), model)
         assert opened.model is model.model
 
 

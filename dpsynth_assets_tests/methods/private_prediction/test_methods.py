@@ -2,38 +2,31 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pytest
 
-from dpsynth_assets.methods.base import priced
+from dpsynth_assets.methods.base import priced, room_of
 from dpsynth_assets.methods.on_generator import OnGenerator
 from dpsynth_assets.methods.private_prediction.corpus import RealisedCosts
 from dpsynth_assets.methods.private_prediction.loop import Document
 from dpsynth_assets.methods.private_prediction.method import BatchPrediction
-from dpsynth_assets.methods.private_prediction.references import (
-    generate_public_only,
-)
+from dpsynth_assets.methods.private_prediction.references import generate_public_only
 from dpsynth_assets.methods.registry import REGISTRY, check_settings, get_method
+from dpsynth_assets.methods.work import PublicSizes
+from dpsynth_assets.models.decoding.protocol import COUNTS
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.private_prediction import conftest
+from dpsynth_assets_tests.methods.private_prediction.conftest import (
+    NAMES,
+    SMALL,
+    MemoryPasses,
+    make_planned,
+)
 
-SMALL = {
-    "expected_batch_size": 8,
-    "clip_bound": 2.0,
-    "max_document_tokens": 12,
-    "max_example_tokens": 10,
-    "max_batches": 6,
-    "min_tokens_for_new_document": 5,
-    "batches_per_forward": 4,
-}
-
-
-EXTRA = {"mean_svt": {"svt_noise_scale": 20.0, "max_tokens_per_batch": 60}}
-
-
-def config_of(name, **changes):
-    return REGISTRY[name].config_type(**(SMALL | EXTRA.get(name, {}) | changes))
+config_of = partial(conftest.config_of, batches_per_forward=4)
 
 
 def bound(name, terms):
@@ -72,15 +65,18 @@ def test_a_plan_needs_declared_terms_alone(name, cases):
     assert json.loads(json.dumps(plan.parameters))["tokens_per_batch"] == plan.tokens_per_batch
 
 
+@pytest.mark.parametrize("name", ["mean_clustered", "mean_svt", "invisible_ink"])
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
-def test_a_mean_plan_spends_its_epsilon_and_one_more_token_would_not_fit(cases, accountant):
-    terms = cases.terms(accountant=accountant)
-    plan = get_method("mean_clustered")(config_of("mean_clustered"), terms).plan(3.0)
-    assert plan.epsilon <= 3.0
-    more = replace(plan.event, count=plan.event.count + 1)
-    assert epsilon_of([more], terms.delta, "zcdp") > 3.0  # Shares are shares of ρ.
-    assert plan.epsilon == epsilon_of([plan.event], terms.delta, accountant)
-    assert plan.event.count == plan.tokens_per_batch
+def test_a_plan_spends_its_epsilon_and_one_more_private_token_would_not_fit(
+    cases, name, accountant
+):
+    terms, alone = cases.terms(accountant=accountant), {"batches_per_forward": 1}
+    method = get_method(name)(config_of(name, min_tokens_for_new_document=1, **alone), terms)
+    plan = method.plan(30.0)
+    more = [replace(event, count=event.count + 1) for event in flatten(plan.event)]
+    assert plan.epsilon == epsilon_of([plan.event], terms.delta, accountant) <= 30.0
+    assert epsilon_of(more, terms.delta, "zcdp") > 30.0  # Shares are shares of ρ.
+    assert {event.count for event in flatten(plan.event)} == {plan.tokens_per_batch}
 
 
 def test_replace_one_and_larger_units_plan_a_quarter_of_the_tokens(cases):
@@ -100,16 +96,6 @@ def test_too_small_a_budget_is_refused_in_one_line(name, cases):
     assert "min_tokens_for_new_document" in plan.refusal
     assert "\n" not in plan.refusal
     assert plan.event is None
-
-
-def test_median_draws_as_many_tokens_as_the_mean_at_the_matched_epsilon(cases):
-    terms = cases.terms(accepts_ex_post=True)
-    mean = get_method("mean_clustered")(config_of("mean_clustered"), terms).plan(7.0)
-    config = config_of("median_clustered", matched_epsilon=7.0)
-    median = get_method("median_clustered")(config, terms).plan(0.0)
-    assert median.tokens_per_batch == mean.tokens_per_batch
-    assert median.event is None
-    assert median.guarantee is GuaranteeType.EX_POST
 
 
 def test_uniform_batches_without_a_public_number_are_refused(cases):
@@ -317,13 +303,63 @@ def test_contradicting_lengths_are_named():
     assert problem.field == "min_tokens_for_new_document"
 
 
-def test_an_unknown_method_is_answered_with_the_one_meant_or_those_known():
-    with pytest.raises(KeyError, match="Did you mean 'mean_uniform'"):
-        check_settings("mean_unifrm", {})
-    with pytest.raises(KeyError, match="mean_uniform"):
-        get_method("qqqq")
+# What is counted beforehand is what the decoder counts when the passes run.
+
+RECORDS = 64
 
 
-def test_draws_differ_between_runs_because_noise_has_no_seed(cases, language_model):
-    texts = [run("mean_uniform", cases, language_model)[1].value.rows["text"] for _ in range(2)]
-    assert not np.array_equal(texts[0].to_numpy(), texts[1].to_numpy())
+def sizes(language_model, records=RECORDS):
+    return PublicSizes(
+        text_tokens=10, documents=100, records=records, label_texts=("x", "y"), prompts=None,
+        tokens_of=lambda words: len(language_model.encode(words)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("finishes", ["drop", "finish_publicly"])
+def test_counted_work_is_what_the_decoder_does(finishes, cases, endless_model):
+    config = config_of("mean_uniform", batches_per_label=4, max_batches=8, on_exhaustion=finishes)
+    before = COUNTS.copy()
+    plan, _ = run(
+        "mean_uniform", cases, endless_model, private=cases.private(RECORDS), config=config
+    )
+    done = COUNTS - before
+    work = plan.stages[0].work(plan, sizes(endless_model))
+    assert work.written == pytest.approx(done["written"], rel=0.15)
+    assert work.steps == pytest.approx(2 * plan.tokens_per_batch, rel=0.25)
+
+
+def test_batches_follow_declared_facts_alone(cases, endless_model):
+    config = config_of("mean_clustered")
+    method = get_method("mean_clustered")(
+        config, cases.terms(public_records=None, has_cluster_histogram=True)
+    )
+    plan = method.plan(10.0)
+    assert plan.refusal is None
+    many, few = (plan.stages[0].work(plan, sizes(endless_model, records)) for records in (64, 16))
+    assert many.written > few.written
+
+
+# Room that is asked for before a charge holds what a draw keeps and releases.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_that_never_end_fit_into_the_room_of_their_plan(name, cases, endless_model):
+    method, plan = make_planned(name, 6.0)
+    public, passes = cases.clustered(endless_model), MemoryPasses()
+    room = room_of(method, plan.stages[0], public)
+    release = cases.release(method, plan, replace(cases.private(64), passes=passes), public)
+    assert len(json.dumps(passes.kept)) <= room.kept
+    assert len(json.dumps(release.value.rows.to_dicts())) <= min(room.release, room.corpus)
+
+
+def test_room_follows_the_batches_that_can_be_and_not_a_limit_that_none_reaches(
+    cases, language_model
+):
+    public = cases.clustered(language_model)
+
+    def room(**changes):
+        method, plan = make_planned("mean_clustered", 6.0, **changes)
+        return room_of(method, plan.stages[0], public).release
+
+    assert room(max_batches=1_000_000) == room(max_batches=8)  # 62 released records, in eights.
+    assert room(max_batches=2) == room(max_batches=8) / 4

@@ -1,5 +1,6 @@
 """Passes in order of their numbers, and what is told of them."""
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,24 +10,14 @@ import torch
 
 from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.methods.private_prediction.loop import (
-    Draws,
-    GenerationRules,
-    generate_documents,
-)
+from dpsynth_assets.methods.private_prediction.declared_batches import BatchCell
+from dpsynth_assets.methods.private_prediction.loop import Draws, generate_documents
 from dpsynth_assets.methods.private_prediction.passes import PassProgress
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import row_key
-from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
+from dpsynth_assets_tests.methods.private_prediction.conftest import hashed, in_slots, make_rules
 
-RULES = GenerationRules(
-    tokens_per_batch=100,
-    max_document_tokens=20,
-    min_tokens_for_new_document=11,
-    end_token_id=1,
-    pad_token_id=0,
-    prompt_columns=8,
-)
+RULES = make_rules(tokens_per_batch=100, max_document_tokens=20, min_tokens_for_new_document=11)
 
 
 def test_passes_are_counted_and_shares_never_fall():
@@ -195,27 +186,18 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
 
 
 def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
-    from dpsynth_assets.methods.private_prediction.declared_batches import BatchCell
-    from dpsynth_assets_tests.methods.private_prediction.placed import hashed, in_slots
-
-    cell = BatchCell(label=0, cluster=None, batches=2, generating=2)
-    names = SimpleNamespace()
+    cell, records = BatchCell(label=0, cluster=None, batches=2, generating=2), cases.records(40)
 
     def named(records, k):
-        labels = np.zeros(len(records), dtype=np.int64)
-        batches = hashed(records, labels, None, [cell], k=k)
-        return {
-            key: texts
-            for batch in batches
-            for key, texts in zip(batch.keys, batch.contexts, strict=True)
-        }
+        batches = hashed(records, np.zeros(len(records), dtype=int), None, [cell], k=k)
+        pairs = (zip(batch.keys, batch.contexts, strict=True) for batch in batches)
+        return dict(itertools.chain.from_iterable(pairs))
 
     for k in (1, 2):
-        records = cases.records(40)
-        names.all, names.fewer = named(records, k), named(records[1:], k)
-        changed = {key for key, texts in names.all.items() if names.fewer.get(key) != texts}
-        assert len(changed | (names.fewer.keys() - names.all.keys())) <= 1
-        assert len(names.all) > 3
-    labels = np.zeros(16, dtype=np.int64)
+        whole, fewer = named(records, k), named(records[1:], k)
+        changed = {key for key, texts in whole.items() if fewer.get(key) != texts}
+        assert len(changed | (fewer.keys() - whole.keys())) <= 1
+        assert len(whole) > 3
+    labels = np.zeros(16, dtype=int)
     slots = in_slots(cases.records(16), labels, None, [(0, None)], k=2, max_batches=2)
     assert len({key for batch in slots for key in batch.keys}) == 8

@@ -13,34 +13,27 @@ from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.methods.private_prediction.decoding import settings_of, slack_file
-from dpsynth_assets.methods.registry import bound_method, get_method
-from dpsynth_assets.methods.shared_histograms import ClusterHistogram
+from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.transformers_decoder import opening
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, RESTS_ON
 from dpsynth_assets.report.label_texts import assumptions
-from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, SMALL
+from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_planned, small
 
 CLUSTERED = ("mean_clustered", "median_clustered")
 UNIFORM = ("mean_uniform", "mean_svt", "invisible_ink")
 NAMES = (*UNIFORM, *CLUSTERED)
-BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 30, "max_example_tokens": 6}
-SETTINGS = {
-    "mean_svt": BATCHES | {"svt_noise_scale": 20.0, "max_tokens_per_batch": 50},
-}
+BATCHES = {"max_batches": 2, "max_document_tokens": 30, "max_example_tokens": 6}
 
 
 class Case:
     """One method with its plan and public inputs."""
 
     def __init__(self, name, cases, model, histogram=HISTOGRAM, terms=(), **settings):
-        self.cases, self.model, kind = cases, model, get_method(name)
-        self.config = kind.config_type(**(SETTINGS.get(name, BATCHES) | settings))
+        self.cases, self.model = cases, model
         terms = cases.terms(accepts_ex_post=True, epsilon=12.0, **dict(terms))
-        self.method = kind(self.config, terms)
-        self.plan = self.method.plan(12.0)
-        assert self.plan.refusal is None
+        self.method, self.plan = make_planned(name, 12.0, terms, **(BATCHES | settings))
         self.public = cases.clustered(model, cluster_histogram=histogram)
 
     def check(self):
@@ -125,33 +118,18 @@ def test_a_public_prompt_that_nothing_reads_may_be_of_any_length(name, cases, la
 
 @pytest.mark.parametrize("name", CLUSTERED)
 @pytest.mark.parametrize(
-    ("histogram", "message"),
+    ("changes", "message"),
     [
         (None, r"Expected cluster_histogram .*, got none"),
-        (
-            ClusterHistogram(
-                labels=("x", "z"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
-            ),
-            "declared labels",
-        ),
-        (
-            ClusterHistogram(
-                labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((3, -2), (2, 3))
-            ),
-            "half a batch",
-        ),
-        (
-            ClusterHistogram(
-                labels=("x", "y"), centers=((0, 6), (1, 3)), dp_counts=((17, 15), (16, 14))
-            ),
-            "6 public centres",
-        ),
+        ({"labels": ("x", "z")}, "declared labels"),
+        ({"dp_counts": ((3, -2), (2, 3))}, "half a batch"),
+        ({"centers": ((0, 6), (1, 3))}, "6 public centres"),
     ],
-    ids=["none", "other labels", "no batch", "other centres"],
 )
 def test_a_histogram_that_gives_no_batches_is_refused(
-    name, cases, language_model, histogram, message
+    name, cases, language_model, changes, message
 ):
+    histogram = None if changes is None else HISTOGRAM.model_copy(update=changes)
     with pytest.raises(ValueError, match=message) as refusal:
         Case(name, cases, language_model, histogram).check()
     assert "\n" not in str(refusal.value)
@@ -170,7 +148,7 @@ def test_uniform_batches_ask_for_a_histogram_where_nothing_else_gives_their_numb
 @pytest.mark.parametrize("name", NAMES)
 def test_undeclared_places_are_refused(name, cases, language_model):
     case = Case(name, cases, language_model)
-    slots = case.config.model_copy(update={"batching": "slots"})
+    slots = case.method.config.model_copy(update={"batching": "slots"})
     case.method = type(case.method)(slots, case.method.terms)
     with pytest.raises(UndeclaredPublicFactError, match=r"public_facts\.slots"):
         case.check()
@@ -178,7 +156,7 @@ def test_undeclared_places_are_refused(name, cases, language_model):
 
 def test_passes_are_counted_by_what_public_numbers_say_of_their_rows(cases):
     def rows(records=None, name="mean_uniform", **settings):
-        own = BATCHES | {"batches_per_forward": 4} | settings
+        own = small(name, **(BATCHES | {"batches_per_forward": 4} | settings))
         declared = bound_method(name, own, cases.terms(public_records=records)).declared
         return declared.rows_at_hand, declared.facts.rows_per_pass
 

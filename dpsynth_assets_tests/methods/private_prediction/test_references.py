@@ -59,29 +59,17 @@ def test_a_reference_draws_among_the_likeliest_tokens_that_the_method_declares(
 
 
 def test_the_ceiling_shows_as_many_different_records_of_one_label_as_it_is_asked_for(
-    cases, language_model, monkeypatch
+    cases, language_model
 ):
     private = cases.private(40)
     label_of = dict(private.records.select("text", "label").iter_rows())
-    texts = cases.terms().label_texts
-    shown = []
-
-    def prompt_ids(label_text, examples, max_example_tokens):
-        shown.append((label_text, examples))
-        return type(language_model).prompt_ids(
-            language_model, label_text, examples, max_example_tokens
-        )
-
-    monkeypatch.setattr(language_model, "prompt_ids", prompt_ids)
     generate_non_private(
         config_of(), cases.terms(), private, cases.public(language_model), 30, cases.silent, 3
     )
-    of_documents = [examples for _, examples in shown if any(examples)][-30:]
-    assert all(len(set(examples)) == 3 for examples in of_documents)
-    for label_text, examples in shown[-30:]:
-        assert {texts[cases.terms().labels.index(label_of[text])] for text in examples} == {
-            label_text
-        }
+    shown = language_model.prompts[-30:]
+    assert all(len(set(examples)) == 3 for examples in shown)
+    assert all(len({label_of[text] for text in examples}) == 1 for examples in shown)
+    assert len({label_of[examples[0]] for examples in shown}) == 2
 
 
 def test_the_ceiling_shows_what_a_label_has_where_it_has_fewer(cases, language_model):

@@ -93,13 +93,6 @@ def test_passes_of_a_planned_event_keep_no_costs(name, cases, language_model):
     assert {key for values in passes.kept.values() for key in values} == {"documents", "drawn"}
 
 
-def test_without_a_store_every_pass_is_run(cases, language_model, counted_passes):
-    generated("mean_clustered", cases, language_model, None)
-    once = counted_passes["run"]
-    generated("mean_clustered", cases, language_model, None)
-    assert counted_passes["run"] == 2 * once
-
-
 # What a killed run drew and did not keep is in no message: it will be drawn anew.
 
 
@@ -135,13 +128,3 @@ def test_messages_of_a_killed_pass_are_those_of_any_other_draws(name, cases):
         heard.append(lines)
     assert all(lines == heard[0] for lines in heard)
     assert len(heard[0]) > 1  # It moves within a pass.
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_draw_is_told_before_the_end(name, cases, language_model):
-    passes, told = MemoryPasses(), []
-    for store in (None, passes):
-        private = cases.private(64)
-        run(name, cases, language_model, private, lambda _, message: told.append(message), store)
-    assert not any("tokens" in message for message in told)
-    assert told[-1] == f"{len(passes.kept)} of {len(passes.kept)} passes"

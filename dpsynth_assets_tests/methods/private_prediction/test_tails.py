@@ -1,18 +1,18 @@
 """Tails in plans: stated from public facts, refused beyond a tenth, with a remedy that does it."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
 from dpsynth_assets.methods.registry import REGISTRY, bound_method
 from dpsynth_assets.methods.stages import percent
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_terms
 from dpsynth_assets_tests.privacy.oracles import (
     difference_scores_oracle,
@@ -28,17 +28,13 @@ def base(**language_model):
 
 
 def spec(method, settings=None, **facts):
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "letters",
-            "source": {"path": "letters.jsonl"},
-            "columns": {"labels": ["label"]},
-            "public_facts": {"labels": {"label": ["a", "b"]}, "records": 20_000} | facts,
-            "budget": {"epsilon": 10.0, "delta": 1e-6, "accepts_ex_post": True},
-            "cluster_histogram": {"budget_share": 0.1},
-            "public_data": "somewhere",
-            "methods": [{"method": method, "budget_share": 0.5, "settings": settings or {}}],
-        }
+    return private(
+        columns={"labels": ["label"]},
+        public_facts={"labels": {"label": ["a", "b"]}, "records": 20_000} | facts,
+        budget={"epsilon": 10.0, "delta": 1e-6, "accepts_ex_post": True},
+        cluster_histogram={"budget_share": 0.1},
+        public_data="somewhere",
+        methods=[{"method": method, "budget_share": 0.5, "settings": settings or {}}],
     )
 
 
@@ -204,20 +200,6 @@ def test_means_and_medians_draw_from_the_floor_as_often_as_stated(clip, temperat
         assert 1 - shares(scores)[0] == pytest.approx(share_at_floor(V, 2 * clip / temperature))
 
 
-def test_contexts_that_disagree_leave_less_to_the_floor_than_is_stated():
-    """Each context has a token of its own 0.8 c above the common one, whose mean is 0.2 c."""
-    clip, lower = 3.0, 0.8
-    logits = contexts(50.0)
-    logits[np.arange(S), 1 + np.arange(S)] = logits[:, 0] + lower * clip
-    scores = mean_scores_oracle(logits, clip_bound=clip, expected_batch_size=S, temperature=1.0)
-    stated = share_at_floor(V - S, (2 - lower) * clip)
-    own = S * math.exp(2 * clip / S - (2 - lower) * clip)  # the contexts' own tokens
-    weight = stated / (1 - stated)
-    share = shares(scores)[1 + S :].sum()
-    assert share == pytest.approx(weight / (1 + weight + own))
-    assert share < stated
-
-
 @pytest.mark.parametrize(("against", "gained"), [(5.0, 0.0), (60.0, 2.0)])
 def test_differences_draw_public_words_as_often_as_stated(against, gained):
     """Contexts say what the public prompt says, or all lift the leading token by the bound."""
@@ -230,10 +212,3 @@ def test_differences_draw_public_words_as_often_as_stated(against, gained):
         temperature=1.0,
     )
     assert 1 - shares(scores)[0] == pytest.approx(share_at_floor(V, 5.0 + gained), rel=1e-3)
-
-
-def test_known_figures_of_a_vocabulary_of_49_152_tokens():
-    """Tails at c = 6, τ = 1: a quarter where contexts agree, six sevenths at half that height."""
-    assert share_at_floor(49_152, 12.0) == pytest.approx(0.232, abs=1e-3)
-    assert share_at_floor(49_152, 9.0) == pytest.approx(0.858, abs=1e-3)
-    assert share_at_floor(1, 0.0) == 0.0
