@@ -37,6 +37,7 @@ from dpsynth_assets_tests.security.leak_planting import (
 
 PASSES = {"batches_per_label": 2, "max_batches": 4, "batches_per_forward": 1}
 """Four passes of one batch each."""
+CORPUS = "mean_uniform/candidate_corpus"
 QUIET = lambda _share, _message: None  # noqa: E731
 
 
@@ -175,70 +176,73 @@ def test_a_name_that_looks_like_a_paid_one_is_refused(houses, name):
 def test_a_worker_that_fails_is_withheld_and_its_charge_is_resumed(
     houses, parts, task, monkeypatch
 ):
-    draws = task == "DrawKept"
-    name = "mean_uniform" if draws else "aug_pe"
-    house = houses[name]
-    part, runner = house.part(name), house.runner
+    """With the passes that were kept, of which `test_split_passes` tells."""
     if parts == 1:
         pytest.skip("one shard has no workers")
+    draws = task == "DrawKept"
+    house = houses["mean_uniform" if draws else "aug_pe"]
+    part, ledger = house.part("mean_uniform" if draws else "aug_pe"), house.runner.ledger
     kind = getattr(stored_parts if draws else part_tasks, task)
-    works, began, store = kind.__call__, [], runner.records.store
-    folder = store.folder(runner.plan.spec.name) / "passes"
-
-    def kept_passes():
-        return {path: path.read_bytes() for path in folder.glob("*/[0-9]*.json")}
+    works, began = kind.__call__, []
 
     def fails_at_the_third(self, place):
-        began.append(place.name)
+        began.append(place)
         if len(began) == 3:
             raise ValueError("Ottoline's letter")
         return works(self, place)
 
-    monkeypatch.setattr(kind, "__call__", fails_at_the_third)
-    with pytest.raises(PrivacyError, match="in a worker failed with ValueError") as caught:
-        house.again(part, release_name=task)
+    with monkeypatch.context() as fault:
+        fault.setattr(kind, "__call__", fails_at_the_third)
+        with pytest.raises(PrivacyError, match="in a worker failed with ValueError") as caught:
+            house.again(part, release_name=task)
     assert "Ottoline" not in str(caught.value)
-    charged, kept = len(runner.ledger.entries()), kept_passes()
-    paid = runner.ledger.entries()[-1].reservation
-    assert len(kept) == (2 if draws else 0)
-    resumed = []
-
-    def goes_on(self, place):
-        resumed.append(place.name)
-        assert kept.items() <= kept_passes().items(), "kept passes stay as they were"
-        return works(self, place)
-
-    monkeypatch.setattr(kind, "__call__", goes_on)
+    charged, paid = len(ledger.entries()), ledger.entries()[-1].reservation
     made = house.again(part, release_name=task)
-    assert began[-1] in resumed
-    assert not draws or not {*resumed} & {*began[:2]}, "a kept pass is not drawn again"
-    assert not any(each.reservation.reused for each in made[-1:])
-    reserved = [e for e in runner.ledger.entries()[charged:] if e.kind == "reserve"]
+    reserved = [e for e in ledger.entries()[charged:] if e.kind == "reserve"]
     assert len(reserved) == len(made) - 1, "the charge of the stage that failed is used"
-    assert not kept_passes()
-    reads = [read.reservation for read in store.contributions(runner.plan.spec.name).reads()]
+    name, store = house.runner.plan.spec.name, house.runner.records.store
+    reads = [read.reservation for read in store.contributions(name).reads()]
     assert reads.count(paid) == 2 * parts - (task == "NoteRead"), "both runs note what they read"
-    assert made[-1].reservation.id == paid or made[-1].reservation.id not in reads
+
+
+def released_with(house, release_name, records, **changed):
+    """Releases the only stage of `mean_uniform` with other parts, under a release of its own."""
+    part, runner = house.part("mean_uniform"), house.runner
+    (node,) = [each for each in runner.plan.graph.nodes.values() if each.part is part]
+    edited = replace(node, stage=replace(node.stage, **changed))
+    runner = replace(runner, release_name=release_name, records=records)
+    return runner.release(edited, house.run.reads(node))
+
+
+def test_what_cannot_be_drawn_costs_nothing_and_says_what_is_wrong(houses):
+    house = houses["mean_uniform"]
+    house.part("mean_uniform")
+    unread, entries = Unread(**vars(house.runner.records)), house.runner.ledger.entries()
+
+    def refuses(public):
+        raise ValueError("Expected prompts within 8 tokens, got 9.")
+
+    with pytest.raises(PrivacyError) as refused:
+        released_with(house, "checked", unread, check=refuses)
+    assert str(refused.value).endswith(f"/{CORPUS}: Expected prompts within 8 tokens, got 9.")
+    assert house.runner.ledger.entries() == entries
 
 
 def test_a_failure_is_withheld_and_its_charge_is_resumed(houses):
     house = houses["mean_uniform"]
-    part = house.part("mean_uniform")
-    (node,) = [each for each in house.runner.plan.graph.nodes.values() if each.part is part]
 
     def fails(run):
         raise RuntimeError("a private text")
 
-    failing = replace(node, stage=replace(node.stage, draws=fails))
     with pytest.raises(PrivacyError) as caught:
-        replace(house.runner, release_name="failed").release(failing, house.run.reads(node))
-    asset = f"{house.runner.plan.spec.name}/mean_uniform/candidate_corpus"
+        released_with(house, "failed", house.runner.records, draws=fails)
     said = str(caught.value)
+    asset = f"{house.runner.plan.spec.name}/{CORPUS}"
     assert said.startswith(f"{asset} failed with RuntimeError. Its message is withheld")
     assert said.endswith("The charge remains: run again to resume it.")
     assert caught.value.__cause__ is None
     paid = len(house.runner.ledger.entries())
-    (made,) = house.again(part, release_name="failed")
+    (made,) = house.again(house.part("mean_uniform"), release_name="failed")
     assert not made.reservation.reused
     assert len(house.runner.ledger.entries()) == paid + 1  # The commit alone.
 
