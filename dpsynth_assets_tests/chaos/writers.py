@@ -1,9 +1,8 @@
 """Writers that release a histogram through the real store and ledger, marking where they are."""
 
 import signal
-import struct
 import time
-from mmap import mmap
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import polars as pl
@@ -42,25 +41,21 @@ class Marks:
     """When each writer entered each phase, in memory shared with whoever kills them."""
 
     def __init__(self, writers: int) -> None:
-        self._shared = mmap(-1, writers * len(PHASES) * 8)
+        self._entered = [RawArray("q", len(PHASES)) for _ in range(writers)]
 
     def clear(self) -> None:
-        self._shared.seek(0)
-        self._shared.write(bytes(len(self._shared)))
+        for own in self._entered:
+            own[:] = [0] * len(PHASES)
 
     def note(self, writer: int, phase: int) -> None:
-        struct.pack_into("q", self._shared, self._at(writer, phase), time.monotonic_ns())
+        self._entered[writer][phase] = time.monotonic_ns()
 
     def entered(self, writer: int, phase: int) -> int:
         """Nanoseconds of the monotonic clock; 0 where the phase was not reached."""
-        return int(struct.unpack_from("q", self._shared, self._at(writer, phase))[0])
+        return self._entered[writer][phase]
 
     def last(self, writer: int) -> int:
         return max((p for p in range(len(PHASES)) if self.entered(writer, p)), default=START)
-
-    @staticmethod
-    def _at(writer: int, phase: int) -> int:
-        return 8 * (writer * len(PHASES) + phase)
 
 
 class MarkingStore(ReleaseStore):
