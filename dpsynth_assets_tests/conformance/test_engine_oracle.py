@@ -20,16 +20,15 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
+from dpsynth_assets.privacy import softmax_draws, sparse_vector
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
-from dpsynth_assets_tests.tiny_models import exact_decoder, random_llama
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets_tests.tiny_models import random_llama
 
 BOUND, TEMPERATURE, SIZE = 5.3, 1.3, 4
 DIFFERENCE_BOUND, TOP_K = 0.7, 9
@@ -192,42 +191,6 @@ def patch_noise(monkeypatch, streams):
     monkeypatch.setattr(sparse_vector, "discrete_laplace", streams.laplace)
 
 
-# --- random logits --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("selector", "oracle"), PAIRS)
-def test_tokens_equal_the_oracles_over_random_logits(monkeypatch, selector, oracle):
-    # Batches of 0 to 8 rows, side by side or mixed, in three float types, in one block of the
-    # vocabulary or many, some of them poisoned.
-    patch_noise(monkeypatch, Streams(5))
-    meter, replay = PrivateTokenMeter(10**6, BATCHES), Streams(5)
-    select, slow = selector(meter), oracle()
-    inputs = np.random.default_rng(6)
-    for step in range(200):
-        monkeypatch.setattr(clipping, "CACHED_ENTRIES", [1 << 16, 64][step % 11 % 2])
-        logits, owner, public = random_step(inputs, step)
-        active = np.sort(inputs.choice(BATCHES, inputs.integers(1, BATCHES + 1), replace=False))
-        draws = select(NextLogits(logits, owner, active, public[active]))
-        usable = torch.isfinite(logits.amax(dim=1))
-        rows_of = [logits[(owner == batch) & usable].double().numpy() for batch in active]
-        expected = slow.step(rows_of, public[active].double().numpy(), active.tolist(), replay)
-        assert list(zip(draws.tokens.tolist(), draws.private.tolist(), strict=True)) == expected
-
-
-def random_step(inputs, step):
-    sizes = inputs.integers(0, 9, BATCHES)
-    owner = np.repeat(np.arange(BATCHES), sizes)
-    if step % 2:
-        inputs.shuffle(owner)
-    scale = [1.0, 4.0, 20.0][step % 3]
-    logits = torch.from_numpy(inputs.normal(0, scale, (len(owner), VOCABULARY)))
-    public = torch.from_numpy(inputs.normal(0, scale, (BATCHES, VOCABULARY)))
-    if step % 5 == 0 and len(owner):
-        logits[int(inputs.integers(len(owner)))] = [float("nan"), float("inf")][step % 2]
-    kind = [torch.float32, torch.bfloat16, torch.float64][step % 7 % 3]
-    return logits.to(kind), torch.from_numpy(owner), public.to(kind)
-
-
 # --- a model through the loop ---------------------------------------------------------------------
 
 
@@ -256,41 +219,13 @@ def test_documents_equal_the_oracles_through_a_model(monkeypatch, model, selecto
         [inputs.integers(3, VOCABULARY, inputs.integers(2, 13)).tolist() for _ in range(count)]
         for count in (4, 0, 7, 1, 4)
     ]
-    decoders = TransformersDecoder(model), in_float64(model)
-    assert_same_documents(monkeypatch, decoders, prompts, selector, oracle)
-
-
-@pytest.mark.parametrize(("selector", "oracle"), PAIRS)
-def test_documents_of_the_exact_decoder_equal_those_of_contexts_read_alone(
-    monkeypatch, model, selector, oracle
-):
-    """The same draws from one context at a time: the same tokens, private and public, and cost."""
-    decoder = exact_decoder(LlamaShape.of(model.config), model.state_dict())
-    inputs = np.random.default_rng(4)
-    prompts = [
-        [[3, 4, *inputs.integers(3, VOCABULARY, inputs.integers(1, 11))] for _ in range(count)]
-        for count in (4, 0, 7, 1, 4)
-    ]
-
-    def alone(prompt, written):
-        contexts = decoder.open([prompt + written], prompt_columns=60, max_new_tokens=1)
-        start = torch.zeros(1, dtype=torch.long)
-        return contexts.next_logits(start, start)[0].double().numpy()
-
-    prefix = {"public_prefixes": [[3, 4]]}
-    assert_same_documents(monkeypatch, (decoder, alone), prompts, selector, oracle, **prefix)
-
-
-def assert_same_documents(monkeypatch, decoders, prompts, selector, oracle, **given):
-    """What the loop writes by one decoder is what the oracle writes by the other's logits."""
-    decoder, logits = decoders
     public = [[3, 4 + batch] for batch in range(BATCHES)]
     patch_noise(monkeypatch, Streams(8))
     meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
     documents = generate_documents(
-        decoder, prompts, selector(meter), RULES, public_prompts=public, **given
+        TransformersDecoder(model), prompts, selector(meter), RULES, public_prompts=public
     )
-    expected, spent = slow_documents(logits, prompts, public, oracle(), Streams(8))
+    expected, spent = slow_documents(in_float64(model), prompts, public, oracle(), Streams(8))
     assert [(d.batch, d.tokens, d.private_tokens, d.finished) for d in documents] == expected
     assert meter.spent.tolist() == [spent[batch] for batch in range(BATCHES)]
 

@@ -21,31 +21,21 @@ from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.pld import event_pld, pld_epsilon
 
 
-def sampled(**fields):
-    return PoissonGaussianEvent(sampling_probability=0.1, **fields)
-
-
-@pytest.mark.parametrize("cast", [int, np.float32, np.int64, float])
-@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
-def test_our_events_cost_the_same_whatever_number_type_they_are_built_from(cast, accountant):
-    built = [
+@pytest.mark.parametrize("cast", [int, np.float32, np.int64])
+def test_events_hold_the_numbers_of_python_whatever_they_are_built_from(cast):
+    events = [
         GaussianEvent(noise_multiplier=cast(5)),
         DiscreteLaplaceEvent(scale=cast(10)),
-        ComposedEvent(events=(BoundedRangeEvent(eta=cast(1), count=int(cast(3))),)),
+        BoundedRangeEvent(eta=cast(1), count=cast(3)),
         PureEvent(epsilon=cast(1), count=cast(2)),
-        sampled(noise_multiplier=cast(5), steps=cast(25)),
+        PoissonGaussianEvent(sampling_probability=cast(1), noise_multiplier=cast(5), steps=cast(2)),
     ]
-    plain = [
-        GaussianEvent(noise_multiplier=5.0),
-        DiscreteLaplaceEvent(scale=10.0),
-        BoundedRangeEvent(eta=1.0, count=3),
-        PureEvent(epsilon=1.0, count=2),
-        sampled(noise_multiplier=5.0, steps=25),
-    ]
-    assert epsilon_of(built, 1e-6, accountant) == epsilon_of(plain, 1e-6, accountant)
-    assert type(built[0].noise_multiplier) is type(built[1].scale) is float
-    restored = [event_from_json(event_to_json(event)) for event in built]
-    assert epsilon_of(restored, 1e-6, accountant) == epsilon_of(plain, 1e-6, accountant)
+    for event in events:
+        assert {type(value) for value in vars(event).values()} <= {float, int, bool}
+        assert type(next(iter(vars(event).values()))) is float
+    whole = ComposedEvent(events=events)
+    restored = event_from_json(event_to_json(whole))
+    assert epsilon_of([restored], 1e-6, "tight") == epsilon_of([whole], 1e-6, "tight")
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-12, 3e-13, 1e-13])

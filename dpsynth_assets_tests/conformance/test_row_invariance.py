@@ -35,27 +35,6 @@ KERNELS = {
     "SkylakeX, two threads": WIDE
     | {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"},
 }
-ROUNDS_BY_PLACE = {"Haswell", "Zen"}
-"""OpenBLAS kernels whose products follow a row's place in the block."""
-
-EXACT = {
-    "nearest centres",
-    "topics and cosines",
-    "topics at the threshold",
-    "clusters of a label",
-    "votes",
-    "votes in label order",
-    "fixed shots",
-    "secret clusters",
-    "lattice",
-    "projections",
-    "embeddings, int8",
-    "embeddings, named model",
-    "states, float32",
-    "states, bfloat16",
-    "logits, exact decoder",
-    "private prediction, exact decoder",
-}
 IN_COMPANY = 8
 """Records of the batch whose gradients are clipped; all may move."""
 
@@ -78,38 +57,14 @@ def run(request):
 
 
 def test_no_record_moves_what_is_computed_of_another(run):
-    moved = {name: run["moved"][name] for name in EXACT | _exact_ways(run)}
-    assert {name: told for name, told in moved.items() if told["rows"] or told["by"]} == {}
+    exact = {name: told for name, told in run.items() if name not in BOUNDED}
+    assert len(exact) >= 21, "some of them as many ways as a processor has"
+    assert {name: told for name, told in exact.items() if told["rows"] or told["by"]} == {}
 
 
 def test_where_company_moves_a_record_the_bound_holds(run):
     for name, bound in BOUNDED.items():
-        assert run["moved"][name]["by"] <= bound, name
-
-
-def test_every_function_is_under_the_law(run):
-    judged = EXACT | _exact_ways(run) | set(BOUNDED)
-    assert {name for name in run["moved"] if not name.startswith("planted")} == judged
-
-
-@pytest.mark.parametrize("way", ["place", "number"])
-def test_a_product_that_follows_other_rows_is_noticed(run, way):
-    assert run["moved"][f"planted: product by {way}"]["rows"] > 0
-
-
-def test_a_plain_product_in_blocks_is_noticed_where_kernels_round_by_place(run):
-    core = run["kernels"].get("openblas", "none")
-    if core not in ROUNDS_BY_PLACE:
-        pytest.skip(f"NumPy's products use the kernels {core!r}, which round a row alike anywhere.")
-    assert run["moved"]["planted: product"]["rows"] > 0
-    assert run["moved"]["planted: nearest centre"]["rows"] > 0
-
-
-def _exact_ways(run) -> set[str]:
-    """The exact decoder's other ways, of which a processor has some."""
-    ways = {name for name in run["moved"] if name.startswith("exact decoder, other ")}
-    assert len(ways) > 5
-    return ways
+        assert run[name]["by"] <= bound, name
 
 
 def _has_avx512() -> bool:

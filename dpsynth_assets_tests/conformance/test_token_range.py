@@ -105,21 +105,6 @@ def test_log_likelihood_ratio_ranges_over_at_most_eta(kind, seed, size, relation
 
 
 @BOTH
-@pytest.mark.parametrize("size", [0, 1, 64])
-def test_eta_is_attained_and_is_twice_as_large_where_a_record_is_replaced(kind, size):
-    tested, rows = mechanism(kind), ordinary(size)
-    more = np.vstack([rows, extreme([3])])
-    assert likelihood_range(tested, more, rows) == pytest.approx(tested.eta, rel=1e-9)
-    setting = KINDS[kind]
-    expected = 2 * setting["clip_bound"] / (SIZE * setting["temperature"])
-    assert tested.eta == pytest.approx(expected)
-    replaced = mechanism(kind, "replace-one")
-    observed = likelihood_range(replaced, more, np.vstack([rows, extreme([8])]))
-    assert observed == pytest.approx(replaced.eta, rel=1e-9)
-    assert replaced.eta == pytest.approx(2 * tested.eta)
-
-
-@BOTH
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4 * SIZE))
 def test_numerical_batch_variance_stays_within_the_slack(kind, seed, size):
