@@ -128,6 +128,16 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def own_datasets(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of dataset files beside the package's own."""
+    del own_home
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
+    return folder
+
+
+@pytest.fixture
 def ledger(tmp_path: Path) -> "Ledger":
     """A ledger without entries in this test's folder."""
     from dpsynth_assets.privacy.ledger import Ledger

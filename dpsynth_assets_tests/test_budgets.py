@@ -26,7 +26,6 @@ from dpsynth_assets.orchestration.assets.privacy_budgets import (
 from dpsynth_assets.orchestration.instance import dagster_instance
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.audit_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
@@ -105,20 +104,6 @@ def test_rounds_left_are_priced_by_what_the_schedule_pays(ledger, accountant):
     assert (left, tick >= 2) == (0, True)
 
 
-def test_no_round_is_left_of_a_fixed_plan_that_was_edited(ledger):
-    budget = BUDGET | {"accountant": "tight"}
-    bound = {"expected_batch_size": 64, "clip_bound": 6.0}
-    spec = letters(budget=budget, methods=[{"method": "mean_uniform", "settings": bound}])
-    pay_for(spec, "1")
-    assert row(read_budgets(ledger, [spec]), "letters").rounds_left == 2
-    edited = letters(
-        budget=budget, methods=[{"method": "mean_uniform", "settings": bound | {"clip_bound": 4.0}}]
-    )
-    assert row(read_budgets(ledger, [edited]), "letters").rounds_left == 0
-    with pytest.raises(PlanChangedError):
-        pay_for(edited, "2")
-
-
 def test_schedules_of_cohorts_that_share_records_stand_with_their_account(ledger):
     """Of several that pay from it no common number is told."""
     own = {"shares_records_with": "letters", "schedule": {"cron": "@monthly"}}
@@ -131,18 +116,24 @@ def test_schedules_of_cohorts_that_share_records_stand_with_their_account(ledger
     assert (told.rounds, told.rounds_left, month_of_last_round(told, NOW)) == (None, None, "")
 
 
-@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+CLIPPED = {"expected_batch_size": 64, "clip_bound": 4.0}
+
+
 @pytest.mark.parametrize(
-    "edited",
+    ("accountant", "edited"),
     [
-        {"budget": {"delta": 1e-5}},
-        {"neighboring_relation": "zero-out", "public_facts": {"records": 1_000}},
-        {"privacy_unit": {"column": "author", "max_records": 2}},
+        ("zcdp", {"budget": {"delta": 1e-5}}),
+        ("tight", {"neighboring_relation": "zero-out", "public_facts": {"records": 1_000}}),
+        ("zcdp", {"privacy_unit": {"column": "author", "max_records": 2}}),
+        ("tight", {"methods": [{"method": "mean_uniform", "settings": CLIPPED}]}),
     ],
+    ids=["delta", "relation", "unit", "fixed plan"],
 )
 def test_no_round_is_left_under_terms_that_the_ledger_would_not_charge(ledger, accountant, edited):
     budget = BUDGET | {"accountant": accountant}
-    pay_for(letters(budget=budget), "1")
+    spec = letters(budget=budget)
+    pay_for(spec, "1")
+    assert row(read_budgets(ledger, [spec]), "letters").rounds_left == 2
     others = letters(**{**edited, "budget": budget | edited.get("budget", {})})
     assert row(read_budgets(ledger, [others]), "letters").rounds_left == 0
     plan = plan_dataset(others)
@@ -179,13 +170,18 @@ def cohort_budget(**changes):
     return CohortBudget(**(fields | changes))
 
 
-def test_the_month_of_the_last_round_follows_from_schedule_and_rounds():
-    assert month_of_last_round(cohort_budget(), NOW) == "2027-08"
-    assert month_of_last_round(cohort_budget(rounds_left=1), NOW) == "2026-12"
-    assert month_of_last_round(cohort_budget(rounds_left=0), NOW) == ""
-    assert month_of_last_round(cohort_budget(schedule=""), NOW) == ""
-    beyond = cohort_budget(rounds=10_000, rounds_left=10_000, schedule="@yearly")
-    assert month_of_last_round(beyond, NOW) == ""  # The calendar ends before.
+@pytest.mark.parametrize(
+    ("changes", "month"),
+    [
+        ({}, "2027-08"),
+        ({"rounds_left": 1}, "2026-12"),
+        ({"rounds_left": 0}, ""),
+        ({"schedule": ""}, ""),
+        ({"rounds_left": 10_000, "schedule": "@yearly"}, ""),  # The calendar ends before.
+    ],
+)
+def test_the_month_of_the_last_round_follows_from_schedule_and_rounds(changes, month):
+    assert month_of_last_round(cohort_budget(**changes), NOW) == month
 
 
 def test_a_cohort_without_a_whole_round_or_without_a_corpus_is_said_to_be_so():
@@ -228,9 +224,9 @@ def test_the_asset_shows_every_cohort_with_its_last_run_and_its_disagreements(le
     instance.create_run_for_job(
         dg.GraphDefinition(name="zoos").to_job(), run_id="9" * 32, tags={COHORT: "zoo"}
     )
-    result = dg.materialize(
-        budget_definitions().assets, resources={"ledger": PrivacyLedger()}, instance=instance
-    )
+    (asset,) = budget_definitions().assets
+    assert {spec.tags[PRIVACY] for spec in asset.specs} == {INTERNAL}
+    result = dg.materialize([asset], resources={"ledger": PrivacyLedger()}, instance=instance)
     shown = result.asset_materializations_for_node("privacy_budgets")[0].metadata
     table = shown["dpsynth/budgets"].value
     assert "(/runs/4f1f0f8c-aaaa)" in table
@@ -267,14 +263,6 @@ def test_an_installation_without_a_ledger_shows_its_declared_budgets(ledger):
     assert "enquiries" in {each["cohort"] for each in told["cohorts"]}
     assert {each["spent"] for each in told["cohorts"]} == {0.0}
     assert (told["ledger_entries"], told["ledger_head"]) == (0, GENESIS)
-
-
-def test_the_page_belongs_to_its_owner(ledger, instance):
-    release(ledger)
-    report_budgets(ledger, instance)
-    page = home().reports / PAGE
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    assert "<meter" in page.read_text()
 
 
 def test_the_check_is_live_and_the_asset_is_made_anew_only_where_something_changed(
@@ -318,15 +306,6 @@ def test_the_hourly_audit_shows_the_budgets_and_fails_their_check_where_they_can
     assert check_results(instance) == ["FAILED"] * 2
 
 
-def test_the_definition_is_internal_found_by_its_name_and_belongs_to_no_cohort():
-    definitions = budget_definitions()
-    (spec,) = next(iter(definitions.assets)).specs
-    assert spec.key.path == ["privacy_budgets"]
-    assert spec.tags[PRIVACY] == INTERNAL
-    assert list(spec.deps) == []
-    assert "budget" in spec.description
-
-
 def test_the_command_prints_a_line_a_cohort_writes_the_page_and_ends_with_1_where_one_is_wrong(
     ledger,
 ):
@@ -336,7 +315,9 @@ def test_the_command_prints_a_line_a_cohort_writes_the_page_and_ends_with_1_wher
     assert {"zoo", "tickets"} <= {each["cohort"] for each in told["cohorts"]}
     assert told["problems"] == []
     run = dpsynth("budgets", code=0)
-    assert (home().reports / PAGE).exists()
+    page = home().reports / PAGE
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert "<meter" in page.read_text()
     assert re.search(r"zoo\s+│ █+░+", run.output)
     with dagster_instance() as opened:
         audit(opened, "zoo", "a forged claim")

@@ -32,20 +32,3 @@ def test_fitting_prints_nothing(capfd):
 def test_more_clusters_than_documents_are_refused(clusters):
     with pytest.raises(ValueError, match="1 <= clusters <= 30"):
         fit_centers(_unit(30, 0), clusters=clusters, seed=0)
-
-
-def test_each_record_goes_to_the_largest_inner_product():
-    records, centers = _unit(300, 1), _unit(9, 2)
-    expected = (records.astype(float) @ centers.astype(float).T).argmax(1)
-    np.testing.assert_array_equal(nearest_center(records, centers), expected)
-
-
-def test_ties_go_to_the_lowest_index():
-    centers = np.eye(3, dtype=np.float32)[[0, 1, 1, 0]]
-    records = np.eye(3, dtype=np.float32)
-    np.testing.assert_array_equal(nearest_center(records, centers), [0, 1, 0])
-
-
-def test_different_widths_are_refused():
-    with pytest.raises(ValueError, match="embedder that made"):
-        nearest_center(_unit(3, 0), _unit(2, 1, 5))

@@ -1,14 +1,15 @@
 """Laws of `dpsynth datasets`: exit codes, and lines a machine or a person can read."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from dpsynth_assets.cli import datasets as command
 from dpsynth_assets.cli.datasets import base_problems
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import FIELDS as DECLARED, private, written
 
 SECRET = "Zaphod has gout"
@@ -28,26 +29,49 @@ def write(folder, name="reviews", text="hello", **changes):
     return written(folder / f"{name}.yaml", DECLARED | own | changes)
 
 
-def run(*arguments):
-    return CliRunner().invoke(command.app, [str(argument) for argument in arguments])
+def check(*arguments):
+    return dpsynth("datasets", "check", *arguments)
 
 
 def test_a_sound_folder_passes_and_foreign_components_are_passed_over(folder):
     write(folder, public_facts={"records": 2}, methods=[{"method": "aug_pe"}])
     (folder / "other.yaml").write_text("type: elsewhere.Thing\n", encoding="utf-8")
-    result = run("check")
-    assert result.exit_code == 0, result.output
-    assert result.output.strip() == "2 files, 0 errors, 0 warnings"
+    assert check().output.strip() == "2 files, 0 errors, 0 warnings"
 
 
 def test_warnings_pass_and_errors_do_not(folder):
     lax = {"path": str(folder / "reviews.csv"), "max_set_aside": 0.5}
-    assert run("check", write(folder, text='""', source=lax)).exit_code == 0
+    assert check(write(folder, text='""', source=lax)).exit_code == 0
     broken = write(folder, source={"path": "absent.csv"})
-    result = run("check", broken)
+    result = check(broken)
     assert result.exit_code == 2
     assert f"{broken}: source.path: expected a file" in result.output
     assert "gout" not in result.output
+
+
+GENERATOR = {
+    "method": "dp_fine_tuning",
+    "settings": {"steps": 4, "expected_batch_size": 64, "rows": 100},
+}
+
+
+@pytest.mark.parametrize(
+    ("second", "line"),
+    [
+        ((), "warning: methods.0: expected a declared number of records"),
+        (
+            [{"method": "resampled", "settings": {"corpus": "nobody", "rows": 50}}],
+            "methods.1.settings: expected the folder of another method, whose corpus resampled "
+            "reads, got 'nobody'. Corpora of this file: dp_fine_tuning.",
+        ),
+    ],
+)
+def test_what_a_plan_finds_is_one_line_with_file_and_field(folder, second, line):
+    """That it refuses a method is a warning; that a file contradicts itself is an error."""
+    file = write(folder, topic_histogram={}, methods=[GENERATOR, *second])
+    result = check(file)
+    assert result.exit_code == (2 if second else 0)
+    assert f"{file}: {line}" in result.output
 
 
 @pytest.mark.parametrize(
@@ -73,49 +97,10 @@ def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, label
         public_facts={"labels": {"kind": labels}},
         methods=[{"method": "aug_pe"}],
     )
-    lines = [line for line in run("check", file).output.splitlines() if "reviews.csv" not in line]
+    lines = [line for line in check(file).output.splitlines() if "reviews.csv" not in line]
     assert [line for line in lines if "prompts" in line or "domain" in line] == [
         line for line in lines if told and told in line
     ]
-
-
-TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}
-GENERATOR = {"method": "dp_fine_tuning", "settings": TRAINING}
-FACTS = {"public_facts": {"records": 2}, "topic_histogram": {}}
-
-
-def choosing(corpus, rows=50, **entry):
-    return {"method": "resampled", "settings": {"corpus": corpus, "rows": rows}, **entry}
-
-
-LACKING = {
-    "no topics": (
-        {"methods": [{"method": "ctcl", "settings": TRAINING}], "topic_histogram": None},
-        "topic_histogram: expected the released histogram of topics, which ctcl follows, got none",
-    ),
-    "no corpus": (
-        {"methods": [GENERATOR, choosing("nobody")]},
-        "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
-        "got 'nobody'. Corpora of this file: dp_fine_tuning.",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "line"), LACKING.values(), ids=LACKING)
-def test_what_a_method_builds_on_and_lacks_is_one_line_with_file_and_field(folder, changes, line):
-    file = write(folder, **FACTS | changes)
-    result = run("check", file)
-    assert result.exit_code == 2
-    (found,) = [part for part in result.output.splitlines() if "expected" in part]
-    assert found.startswith(f"{file}: {line}")
-
-
-def test_a_plan_that_refuses_a_method_is_a_warning_in_the_words_of_the_plan(folder):
-    file = write(folder, **FACTS | {"methods": [GENERATOR], "public_facts": {}})
-    result = run("check", file)
-    assert result.exit_code == 0
-    assert f"{file}: warning: methods.0: expected a declared number of records" in result.output
-    assert "0 errors, 1 warnings" in result.output
 
 
 def test_a_file_whose_plan_cannot_be_made_at_all_is_an_error(folder, monkeypatch):
@@ -125,55 +110,44 @@ def test_a_file_whose_plan_cannot_be_made_at_all_is_an_error(folder, monkeypatch
         raise ValueError("Expected sense, got none.")
 
     monkeypatch.setattr(planning, "plan_dataset", plan)
-    result = run("check", write(folder))
+    result = check(write(folder))
     assert result.exit_code == 2
     assert "methods: expected settings whose cost can be computed" in result.output
     assert "Expected sense, got none" in result.output
 
 
-def test_json_holds_every_part_of_a_problem(folder):
-    result = run("check", "--json", write(folder, budget={"epsilon": 0, "delta": 1e-6}))
-    (problem,) = json.loads(result.stdout)["problems"]
-    assert set(problem) == {"file", "field", "expected", "got", "remedy", "severity"}
-    assert (problem["field"], problem["severity"]) == ("budget.epsilon", "error")
-
-
-def test_json_holds_what_was_read_of_each_dataset(folder):
-    found = json.loads(run("check", "--json", write(folder, text='""')).stdout)
+def test_json_holds_what_was_read_and_every_part_of_a_problem(folder):
+    found = json.loads(check("--json", write(folder, text='""')).stdout)
     assert found["datasets"] == [
         {"name": "reviews", "records": 2, "read": 1, "set_aside": {"missing text": 1}}
     ]
-    assert [
-        problem["field"] for problem in found["problems"] if problem["severity"] == "error"
-    ] == ["source.max_set_aside"]
+    (problem,) = [each for each in found["problems"] if each["severity"] == "error"]
+    assert set(problem) == {"file", "field", "expected", "got", "remedy", "severity"}
+    assert problem["field"] == "source.max_set_aside"
 
 
 def test_names_are_compared_across_files(folder):
-    first = write(folder)
-    second = folder / "copy.yaml"
-    second.write_bytes(first.read_bytes())
-    result = run("check", first, second)
-    assert result.exit_code == 2
-    assert "a unique name" in result.output
+    file = write(folder)
+    assert "a unique name" in check(file, shutil.copy(file, folder / "copy.yaml")).output
 
 
 def test_a_dataset_on_a_base_that_nobody_declares_is_an_error(folder):
     file = write(folder, public_data="dmeo")
-    result = run("check", file)
-    assert result.exit_code == 2
     line = f"{file}: public_data: expected the name of a declared public base, got 'dmeo'. Did you"
-    assert line in result.output
+    assert line in check(file).output
     # Declared in no folder, but checked together with it.
     beside = written(folder / "base", {"name": "dmeo"}, "PublicData")
-    assert run("check", file, beside).exit_code == 0
+    assert check(file, beside).exit_code == 0
 
 
 def test_a_cohort_may_be_named_in_place_of_its_file(folder, monkeypatch):
     monkeypatch.setattr("dpsynth_assets.cli.cohorts.dataset_folders", lambda: [folder])
     file = write(folder)
-    assert run("check", "reviews").output == run("check", file).output
-    told = [line for line in run("methods", "reviews").output.splitlines() if line[:3] == "## "]
-    assert [line.split("`")[1] for line in told] == [each["method"] for each in DECLARED["methods"]]
+    assert check("reviews").output == check(file).output
+    told = dpsynth("datasets", "methods", "reviews").output
+    assert [line.split("`")[1] for line in told.splitlines() if line[:3] == "## "] == [
+        each["method"] for each in DECLARED["methods"]
+    ]
 
 
 LETTER = "I was at the shop on the day that it was closed, and it is not the first time for me."

@@ -20,6 +20,7 @@ SCHEMA = {
     },
     "$defs": {"name": {"type": "string"}},
 }
+STRUCTURED = {"structured": {"json_schema": SCHEMA}}
 PROMPT = {"private": "Texts about {label}.\n{examples}\nOne more.", "example": "Text: {example}"}
 
 
@@ -67,11 +68,26 @@ def test_a_wrong_template_is_one_line_with_its_field(only_problem, prompt, field
     assert only_problem(prompt=prompt).field == f"prompt.{field}"
 
 
-def test_a_template_with_a_schema_needs_a_declared_structure(only_problem, parse):
-    prompt = {"public": "Write a record of {schema}."}
-    assert only_problem(prompt=prompt).field == "structured"
-    _, problems = parse(prompt=prompt, structured={"json_schema": SCHEMA})
-    assert not problems
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"columns": {"object": ["a", "b"], "text": "c"}}, "columns.object"),
+        ({"columns": {"object": ["a", "a"]}}, "columns"),
+        ({"columns": {"object": ["a"], "labels": ["b"], "id": "b"}}, "columns"),
+        ({"prompt": {"public": "Write a record of {schema}."}}, "structured"),
+        (STRUCTURED | {"prompt": {"text_end": "```"}}, "prompt.text_end"),
+        (STRUCTURED | {"prompt": {"text_start": '{"year":'}}, "prompt.text_start"),
+    ],
+)
+def test_a_wrong_object_or_structure_is_one_line_with_its_field(only_problem, changes, field):
+    assert only_problem(**changes).field == field
+
+
+@pytest.mark.parametrize("start", ["", '{"title":"', '{"title": "'])
+def test_a_template_with_a_schema_and_a_start_of_its_texts_is_read(parse, start):
+    prompt = {"public": "Write a record of {schema}.", "text_start": start}
+    ((file,), _) = parse(**STRUCTURED, prompt=prompt)
+    assert file.spec.constraining_schema == SCHEMA
 
 
 @pytest.mark.parametrize(
@@ -134,19 +150,6 @@ def test_the_outline_of_a_recursive_schema_ends():
     assert outline.count("{") == outline.count("}")
 
 
-@pytest.mark.parametrize(
-    ("columns", "field"),
-    [
-        ({"object": ["a", "b"], "text": "c"}, "columns.object"),
-        ({"object": ["a", "a"]}, "columns"),
-        ({"object": ["a"], "labels": ["b", "b"]}, "columns"),
-        ({"object": ["a"], "labels": ["b"], "id": "b"}, "columns"),
-    ],
-)
-def test_a_wrong_object_is_one_line_with_its_field(only_problem, columns, field):
-    assert only_problem(columns=columns).field == field
-
-
 def test_a_field_of_the_object_may_also_be_label_and_unit(parse):
     _, problems = parse(
         columns={"object": ["text", "year"], "labels": ["year"]},
@@ -170,22 +173,5 @@ def test_a_schema_that_decoding_cannot_follow_is_refused_or_let_be(
     problem = only_problem(structured={"json_schema": schema})
     assert problem.field == "structured.json_schema"
     assert got in str(problem)
-    files, problems = parse(structured={"json_schema": schema, "constrained_decoding": False})
-    assert files
-    assert not problems
-    assert files[0].spec.constraining_schema is None
-
-
-def test_a_closing_of_texts_is_refused_beside_a_schema(only_problem):
-    problem = only_problem(structured={"json_schema": SCHEMA}, prompt={"text_end": "```"})
-    assert problem.field == "prompt.text_end"
-
-
-def test_a_start_that_no_text_of_the_schema_has_is_refused(parse, only_problem):
-    structured = {"json_schema": SCHEMA}
-    problem = only_problem(structured=structured, prompt={"text_start": '{"year":'})
-    assert problem.field == "prompt.text_start"
-    for start in ('{"title":"', '{"title": "'):
-        files, problems = parse(structured=structured, prompt={"text_start": start})
-        assert files, problems
-        assert files[0].spec.constraining_schema == SCHEMA
+    ((file,), _) = parse(structured={"json_schema": schema, "constrained_decoding": False})
+    assert file.spec.constraining_schema is None

@@ -42,6 +42,7 @@ pytestmark = pytest.mark.usefixtures("own_home")
         ({"detector": "ner"}, "Write model"),
         ({"posterior": 1e-4}, "more than the prior"),
         ({"max_records": 0}, "greater than or equal to 1"),
+        ({"max_records": None}, "max_records"),
         ({"detector": "regex", "entity": None, "pattern": "("}, "a regular expression"),
     ],
 )
@@ -49,16 +50,6 @@ def test_a_kind_that_cannot_work_is_refused(changes, message):
     fields = {name: value for name, value in {**EMAIL, **changes}.items() if value is not None}
     with pytest.raises(ValidationError, match=message):
         SecretKindSpec.model_validate(fields)
-
-
-def test_a_cap_must_be_written():
-    with pytest.raises(ValidationError, match="max_records"):
-        SecretKindSpec.model_validate({k: v for k, v in EMAIL.items() if k != "max_records"})
-
-
-def test_kinds_have_names_of_their_own():
-    with pytest.raises(ValidationError, match="'email' twice"):
-        SecretsSpec.model_validate({"kinds": [EMAIL, EMAIL]})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +61,7 @@ def test_kinds_have_names_of_their_own():
             {"secrets": {"kinds": [EMAIL], "public_incidence": "held.parquet"}},
             "an id column where public_incidence",
         ),
+        ({"secrets": {"kinds": [EMAIL, EMAIL]}}, "'email' twice"),
     ],
 )
 def test_a_cohort_that_cannot_keep_the_promise_is_refused(changes, message):
@@ -79,8 +71,8 @@ def test_a_cohort_that_cannot_keep_the_promise_is_refused(changes, message):
 
 def test_the_ledger_is_told_every_bound_and_the_largest_cap():
     terms = budget_terms(spec()).secret
-    assert terms.bounds == ((1e-4, 1e-3), (0.01, 0.2))
-    assert terms.occurrences == 7
+    assert (terms.bounds, terms.occurrences) == (((1e-4, 1e-3), (0.01, 0.2)), 7)
+    assert budget_terms(private()).secret is None
 
 
 @pytest.mark.parametrize(
@@ -99,11 +91,6 @@ def test_a_replaced_record_is_two_steps_of_a_cohort_whose_records_come_or_go(
     removed = adjacency == "removal"
     expected = NeighboringRelation.ADD_REMOVE if removed else NeighboringRelation.REPLACE_ONE
     assert declared.secrets.relation is expected
-
-
-def test_without_secrets_the_ledger_is_told_nothing():
-    plain = spec(methods=[{"method": "aug_pe"}]).model_copy(update={"secrets": None})
-    assert budget_terms(plain).secret is None
 
 
 def test_a_plan_of_secrets_has_no_epsilon():
@@ -139,32 +126,19 @@ def test_a_promise_that_dp_releases_break_is_a_problem_of_the_dataset_file():
     assert "\n" not in line
 
 
-def test_the_budget_that_the_problem_advises_keeps_the_promise():
+@pytest.mark.parametrize(("rounds", "held_by"), [(1, 2), (3, 4)])
+def test_a_plan_that_keeps_its_promise_reaches_what_all_its_rounds_tell(rounds, held_by):
+    budget = {"epsilon": 0.5, "delta": 1e-6, "accountant": "tight", "rounds": rounds}
+    methods = [{"method": "aug_pe", "settings": {"population": 8}}]
     kept = spec(
-        {"kinds": [{**HELD_BY_FIFTY, "max_records": 2}]},
-        methods=[{"method": "aug_pe", "settings": {"population": 8}}],
-        budget={"epsilon": 0.5, "delta": 1e-6, "accountant": "tight"},
+        {"kinds": [HELD_BY_FIFTY | {"max_records": held_by}]}, methods=methods, budget=budget
     )
     plan = plan_dataset(kept)
-    assert plan.releases
-    assert method_problems(kept) == []
     (promise,) = kept_promises(kept, plan)
-    told = posterior_of_events(plan.events, promise.prior, occurrences=2)
+    told = posterior_of_events([*plan.events] * rounds, promise.prior, occurrences=held_by)
     assert promise.reached == pytest.approx(told)
-    assert promise.prior < promise.reached < promise.promised
-
-
-def test_every_round_of_a_plan_is_counted():
-    budget = {"epsilon": 0.5, "delta": 1e-6, "accountant": "tight", "rounds": 3}
-    several = spec(
-        {"kinds": [EMAIL]},
-        methods=[{"method": "aug_pe", "settings": {"population": 8}}],
-        budget=budget,
-    )
-    plan = plan_dataset(several)
-    (promise,) = kept_promises(several, plan)
-    told = posterior_of_events([*plan.events] * 3, promise.prior, occurrences=4)
-    assert promise.reached == pytest.approx(told)
+    assert (method_problems(kept) == []) == (promise.reached <= promise.promised)
+    assert promise.kept == (rounds == 1)
 
 
 def test_an_ex_post_method_breaks_every_promise():
@@ -177,11 +151,10 @@ def test_an_ex_post_method_breaks_every_promise():
 
 
 @pytest.mark.usefixtures("known_speed")
-def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "datasets"))
+def test_the_plan_command_prints_the_promise_it_breaks_and_fails(own_datasets):
     broken = spec({"kinds": [HELD_BY_FIFTY]}, **COUNTED)
     fields = broken.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    written(tmp_path / "datasets" / "notes.yaml", fields)
+    written(own_datasets / "notes.yaml", fields)
     told = dpsynth("plan", "notes", env={"COLUMNS": "240"}, code=2)
     assert "posterior 1 after all rounds (promised: at most 0.001)" in told.output
     assert "notes: secrets.kinds.0.posterior: expected" in told.output

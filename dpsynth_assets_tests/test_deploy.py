@@ -23,15 +23,6 @@ def variables_of_example():
     return {line.split("=")[0] for line in lines if line and not line.startswith("#")}
 
 
-def values_in(tree):
-    """Every scalar of a YAML tree."""
-    if isinstance(tree, dict):
-        return [value for part in tree.values() for value in values_in(part)]
-    if isinstance(tree, list):
-        return [value for part in tree for value in values_in(part)]
-    return [tree]
-
-
 @pytest.fixture
 def production(tmp_path, monkeypatch):
     """A DAGSTER_HOME with the production file, and its variables set."""
@@ -130,42 +121,32 @@ def test_the_image_installs_extras_and_copies_files_that_exist():
             assert (ROOT / source).exists(), source
 
 
-def test_workspaces_name_the_code_that_is_served():
-    (entry,) = read("workspace.yaml")["load_from"]
-    server = entry["grpc_server"]
-    assert server["host"] in read("compose.yaml")["services"]
-    dockerfile = (DEPLOY / "Dockerfile").read_text()
-    assert f'"{server["port"]}", "-m", "dpsynth_assets.definitions"' in dockerfile
+def made_beside_the_chart():
+    """The manifests of `home.yaml`."""
+    return list(yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()))
 
 
-CHART = {
-    "dagsterWebserver", "dagster-user-deployments", "generatePostgresqlPasswordSecret", "global",
-    "postgresql", "runLauncher", "dagsterDaemon", "concurrency", "computeLogManager", "telemetry",
-    "rabbitmq", "redis", "flower", "ingress",
-}  # fmt: skip
-DEPLOYMENT = {
-    "name", "image", "codeServerArgs", "port", "includeConfigInLaunchedRuns", "env", "envSecrets",
-    "volumes", "volumeMounts", "podSecurityContext", "resources",
-}  # fmt: skip
+def test_helm_values_refer_to_what_is_there():
+    values, made = read("helm/values.yaml"), made_beside_the_chart()
+    (deployment,) = values["dagster-user-deployments"]["deployments"]
+    volumes = {volume["name"] for volume in deployment["volumes"]}
+    assert {mount["name"] for mount in deployment["volumeMounts"]} <= volumes
+    assert {"DPSYNTH_HOME", "DPSYNTH_EXECUTOR"} <= set(deployment["env"])
+    for part in ("runLauncher", "computeLogManager"):
+        chosen = values[part]["type"]
+        assert list(values[part]["config"]) == [chosen[0].lower() + chosen[1:]]
+    assert values["dagsterDaemon"]["runRetries"] == {"enabled": False}
+    asked = re.findall(r"claimName: ([\w-]+)", (DEPLOY / "helm" / "values.yaml").read_text())
+    assert {*asked} <= {part["metadata"]["name"] for part in made if "Claim" in part["kind"]}
+    (endpoint,) = [part["spec"] for part in made if part["kind"] == "Deployment"]
+    (service,) = [part["spec"] for part in made if part["kind"] == "Service"]
+    labels = endpoint["template"]["metadata"]["labels"]
+    assert endpoint["selector"]["matchLabels"] == service["selector"] == labels
 
 
 def snake(value):
     """Keys of the chart as the instance writes them; Kubernetes' own parts stay as they are."""
     return {re.sub(r"(?<!^)(?=[A-Z])", "_", key).lower(): part for key, part in value.items()}
-
-
-def test_helm_values_use_the_chart_s_keys():
-    values = read("helm/values.yaml")
-    assert set(values) <= CHART
-    for deployment in values["dagster-user-deployments"]["deployments"]:
-        assert set(deployment) <= DEPLOYMENT
-        names = {volume["name"] for volume in deployment["volumes"]}
-        assert {mount["name"] for mount in deployment["volumeMounts"]} <= names
-        assert {"DPSYNTH_HOME", "DPSYNTH_EXECUTOR"} <= set(deployment["env"])
-    for part in ("runLauncher", "computeLogManager"):
-        chosen = values[part]["type"]
-        assert list(values[part]["config"]) == [chosen[0].lower() + chosen[1:]]
-    assert values["dagsterDaemon"]["runRetries"] == {"enabled": False}
 
 
 def accepted(schema, config):
@@ -210,50 +191,47 @@ def of_kubernetes(kind, part):
     return models.k8s_model_from_dict(model, models.k8s_snake_case_dict(model, part))
 
 
-def test_what_stands_beside_the_chart_is_of_kubernetes_own_kinds():
-    for part in yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()):
+def test_parts_of_manifests_are_of_kubernetes_own_kinds():
+    for part in made_beside_the_chart():
         made = of_kubernetes(f"V1{part['kind']}", part)
         assert made.metadata.name == part["metadata"]["name"]
-        version = "apps/v1" if part["kind"] == "Deployment" else "v1"
-        assert made.api_version == version
-    with pytest.raises(Exception, match="Unexpected keys"):
-        of_kubernetes("V1Volume", {"name": "home", "persistentVolumeClaim": {"claim": "x"}})
-
-
-def test_parts_that_the_chart_hands_on_are_of_kubernetes_own_kinds():
-    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
-    lists = (
-        ("volumes", "Volume"),
-        ("volumeMounts", "VolumeMount"),
-        ("envSecrets", "SecretEnvSource"),
-    )
-    for key, kind in lists:
+        assert made.api_version == ("apps/v1" if part["kind"] == "Deployment" else "v1")
+    values = read("helm/values.yaml")
+    (deployment,) = values["dagster-user-deployments"]["deployments"]
+    lists = {"volumes": "Volume", "volumeMounts": "VolumeMount", "envSecrets": "SecretEnvSource"}
+    for key, kind in lists.items():
         assert [of_kubernetes(f"V1{kind}", part) for part in deployment[key]]
     assert of_kubernetes("V1PodSecurityContext", deployment["podSecurityContext"]).run_as_non_root
-    launcher = read("helm/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]
-    for resources in (deployment["resources"], launcher["resources"]):
-        assert of_kubernetes("V1ResourceRequirements", resources).limits
+    for each in (deployment, values["runLauncher"]["config"]["k8sRunLauncher"]):
+        assert of_kubernetes("V1ResourceRequirements", each["resources"]).limits
 
 
-def test_helm_claims_are_the_ones_that_are_made():
-    made = list(yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()))
-    claims = {part["metadata"]["name"] for part in made if "Claim" in part["kind"]}
-    asked = re.findall(r"claimName: ([\w-]+)", (DEPLOY / "helm" / "values.yaml").read_text())
-    assert set(asked) <= claims
-    for part in made:
-        if part["kind"] == "Deployment":
-            labels = part["spec"]["template"]["metadata"]["labels"]
-            assert part["spec"]["selector"]["matchLabels"] == labels
-            (service,) = [other for other in made if other["kind"] == "Service"]
-            assert service["spec"]["selector"] == labels
-
-
-def test_the_code_server_is_one_that_loads_new_dataset_files_when_it_is_reloaded():
+def test_the_code_that_is_served_loads_new_dataset_files_when_it_is_reloaded():
     """`dagster api grpc` would keep the definitions it began with."""
+    (entry,) = read("workspace.yaml")["load_from"]
+    assert entry["grpc_server"]["host"] in read("compose.yaml")["services"]
     (command,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert json.loads(command)[:3] == ["dagster", "code-server", "start"]
+    assert f'"{entry["grpc_server"]["port"]}", "-m", "dpsynth_assets.definitions"' in command
     (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
     assert deployment["codeServerArgs"] == ["-m", "dpsynth_assets.definitions"]
+
+
+def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
+    """What they are called there is what its GPU node hands out."""
+    from dpsynth_assets.orchestration.resources.model_pool import GPU_VARIABLE, model_op_tags
+
+    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
+    monkeypatch.setenv(GPU_VARIABLE, deployment["env"][GPU_VARIABLE])
+    asked = model_op_tags(1)["dagster-k8s/config"]["container_config"]["resources"]["limits"]
+    (endpoint,) = [part for part in made_beside_the_chart() if part["kind"] == "Deployment"]
+    (container,) = endpoint["spec"]["template"]["spec"]["containers"]
+    assert set(asked) == set(container["resources"]["limits"])
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "helm/values.yaml"])
+def test_nothing_is_pulled_by_a_moving_tag(name):
+    assert not re.search(r"latest\b", (DEPLOY / name).read_text())
 
 
 @pytest.mark.parametrize("name", ["local", "in_process", "kubernetes"])
@@ -276,28 +254,6 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
     assert dg.validate_run_config(job, read("executors.yaml")[name])
 
 
-@pytest.mark.parametrize(("has_gpu", "name"), [(False, "in_process"), (True, "multiprocess")])
-def test_the_default_executor_frees_the_memory_of_a_gpu(has_gpu, name, monkeypatch, tmp_path):
-    from dpsynth_assets.orchestration.resources import executors, model_pool
-
-    monkeypatch.delenv("DPSYNTH_EXECUTOR", raising=False)
-    monkeypatch.setattr(model_pool, "_GPU_HERE", tmp_path if has_gpu else tmp_path / "none")
-    assert executors.declared_executor().name == name
-
-
-def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
-    """What they are called there is what its GPU node hands out."""
-    from dpsynth_assets.orchestration.resources.model_pool import GPU_VARIABLE, model_op_tags
-
-    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
-    monkeypatch.setenv(GPU_VARIABLE, deployment["env"][GPU_VARIABLE])
-    asked = model_op_tags(1)["dagster-k8s/config"]["container_config"]["resources"]["limits"]
-    made = yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text())
-    (endpoint,) = [part for part in made if part["kind"] == "Deployment"]
-    (container,) = endpoint["spec"]["template"]["spec"]["containers"]
-    assert set(asked) == set(container["resources"]["limits"])
-
-
 @pytest.mark.parametrize(("name", "remedy"), [("slurm", "local"), ("ray", "extra `ray`")])
 def test_an_executor_that_is_not_there_says_what_to_do(name, remedy, monkeypatch):
     import importlib.util
@@ -309,8 +265,3 @@ def test_an_executor_that_is_not_there_says_what_to_do(name, remedy, monkeypatch
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
     with pytest.raises(ValueError, match=remedy):
         declared_executor()
-
-
-def test_nothing_is_pulled_by_a_moving_tag():
-    tags = [v for name in ("compose.yaml", "helm/values.yaml") for v in values_in(read(name))]
-    assert not [tag for tag in tags if isinstance(tag, str) and tag.endswith((":latest", "latest"))]

@@ -1,6 +1,7 @@
 """Homes and stores have one format: another is refused as it is; a plain copy is opened."""
 
 import shutil
+from functools import partial
 
 import polars as pl
 import pytest
@@ -12,14 +13,6 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 ROWS = pl.DataFrame({"text": ["a letter"]})
-
-
-@pytest.fixture
-def root(tmp_path, monkeypatch):
-    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def content(folder):
@@ -47,42 +40,33 @@ def refused(open_it, place):
     assert content(place) == before
 
 
-def test_a_new_home_and_its_store_say_their_format(root):
+def test_a_new_home_and_its_store_say_their_format(own_home):
     paid()
-    for place in (root, home().releases):
+    for place in (own_home, home().releases):
         assert (place / ".format").read_text() == f"{FORMAT}\n"
         assert (place / ".format").stat().st_mode & 0o077 == place.stat().st_mode & 0o066
 
 
 @pytest.mark.parametrize("other", [None, "", "2\n"])
-def test_a_home_of_another_format_is_refused_and_not_written_to(root, other):
-    paid()
-    (root / ".format").unlink()
-    if other is not None:
-        (root / ".format").write_text(other)
-    refused(home, root)
-    refused(PrivacyLedger().open, root)
-
-
-@pytest.mark.parametrize("other", [None, "", "2\n"])
-def test_a_store_of_another_format_is_refused_and_not_written_to(tmp_path, other):
-    store = StoredReleases(tmp_path / "releases")
-    store.save("first", {}, ROWS)
-    (store.base / ".format").unlink()
-    if other is not None:
-        (store.base / ".format").write_text(other)
-    for act in (
-        lambda: store.load("first"),
-        lambda: store.digest("first"),
-        lambda: store.save("second", {}),
+def test_a_home_or_store_of_another_format_is_refused_and_not_written_to(own_home, other):
+    reservation = paid().id
+    store = StoredReleases(home().releases)
+    read = [partial(store.load, reservation), partial(store.digest, reservation)]
+    for place, uses in (
+        (store.base, [*read, partial(store.save, "second", {})]),
+        (own_home, [home, PrivacyLedger().open]),
     ):
-        refused(act, store.base)
+        (place / ".format").unlink()
+        if other is not None:
+            (place / ".format").write_text(other)
+        for use in uses:
+            refused(use, place)
 
 
-def test_a_copy_of_a_home_is_opened_and_pays_for_nothing_again(root, tmp_path, monkeypatch):
+def test_a_copy_of_a_home_is_opened_and_pays_for_nothing_again(own_home, tmp_path, monkeypatch):
     first = paid()
     open_charge = PrivacyLedger().open().reserve(make_request(release="2"), make_terms(epsilon=20))
-    shutil.copytree(root, tmp_path / "copy")
+    shutil.copytree(own_home, tmp_path / "copy")
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "copy"))
     again = paid()
     assert (again.reused, again.id) == (True, first.id)

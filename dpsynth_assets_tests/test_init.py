@@ -26,7 +26,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.records import SourceError
 from dpsynth_assets_tests.children import dpsynth
 
-pytestmark = pytest.mark.usefixtures("own_home", "known_speed")
+pytestmark = pytest.mark.usefixtures("own_datasets", "known_speed")
 
 SECRET = "Ottoline Brackenbury asked why her account was closed"
 
@@ -60,12 +60,9 @@ def written(tmp_path, kind="csv"):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder of dataset files, where `init` writes."""
-    folder = tmp_path / "datasets"
-    folder.mkdir()
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
-    return folder
+def folder(own_datasets):
+    """Where `init` writes."""
+    return own_datasets
 
 
 def init(*arguments):
@@ -107,57 +104,54 @@ def defs(folder):
     return folder / "complaints" / "defs.yaml"
 
 
-def in_force(folder):
+def documents(folder):
     """What the file declares: everything but its comments."""
-    return yaml.safe_load(defs(folder).read_text())["attributes"]
+    return [each["attributes"] for each in yaml.safe_load_all(defs(folder).read_text())]
 
 
 @pytest.mark.parametrize("options", [(), ("--label", "topic")])
 def test_label_values_are_shown_on_the_terminal_alone(folder, tmp_path, options):
+    """A file with labels to list does not run, and says so in a line."""
     result = init("complaints", "--from", written(tmp_path), *options)
     assert result.exit_code == 0, result.output
-    told = " ".join(result.output.split())
+    told, text = " ".join(result.output.split()), defs(folder).read_text()
     assert "topic: [billing, delivery]. What you list becomes public." in told
-    assert "billing" not in defs(folder).read_text()
-    assert ("TO DECIDE" in defs(folder).read_text()) == bool(options)
-    assert in_force(folder)["public_facts"] == {"labels": {}}
-    assert in_force(folder)["columns"]["labels"] == ([options[1]] if options else [])
-
-
-def test_a_file_with_labels_to_list_does_not_run_and_says_so_in_a_line(folder, tmp_path):
-    told = init("complaints", "--from", written(tmp_path), "--label", "topic")
-    assert "list the public label values in the file, then dpsynth datasets check" in told.output
+    assert "billing" not in text
+    assert ("TO DECIDE" in text) == bool(options)
+    (declared,) = documents(folder)
+    assert declared["public_facts"] == {"labels": {}}
+    assert declared["columns"]["labels"] == [*options[1:]]
+    if not options:
+        return
+    assert "list the public label values in the file, then dpsynth datasets check" in told
     files, (problem,) = parse_dataset_file(defs(folder))
-    assert files == []
-    assert problem.field == "public_facts.labels.topic"
+    assert (files, problem.field) == ([], "public_facts.labels.topic")
     assert "`dpsynth init` shows those it finds" in problem.remedy
-    text = defs(folder).read_text()
-    listed = text.replace("labels: {}  ", "labels: {topic: [billing, delivery]}  ")
-    defs(folder).write_text(listed)
+    defs(folder).write_text(text.replace("labels: {}  ", "labels: {topic: [billing, delivery]}  "))
     ((file,), _) = parse_dataset_file(defs(folder))
     assert file.spec.public_facts.labels == {"topic": ["billing", "delivery"]}
 
 
-def test_labels_that_the_steward_names_are_public(folder, tmp_path):
-    values = 'topic=delivery,billing,"lost, or late"'
-    source = written(tmp_path)
-    assert init("complaints", "--from", source, "--public-labels", values).exit_code == 0
-    ((file,), _) = parse_dataset_file(defs(folder))
-    assert file.spec.columns.labels == ["topic"]
-    assert file.spec.public_facts.labels == {"topic": ["delivery", "billing", "lost, or late"]}
-    assert "TO DECIDE" not in defs(folder).read_text()
-
-
-@pytest.mark.parametrize("values", ["topic=a=b,c", "topic=a=b,c\nd"])
-def test_a_label_may_hold_a_sign_of_equality_and_no_line_break(folder, tmp_path, values):
-    source = written(tmp_path)
-    words = ("--label-words", "a=b=so called = b")
-    told = init("complaints", "--from", source, "--public-labels", values, *words)
-    if "\n" in values:
+@pytest.mark.parametrize(
+    ("values", "words", "declared"),
+    [
+        ('delivery,billing,"lost, or late"', (), ["delivery", "billing", "lost, or late"]),
+        ("a=b,c", ("--label-words", "a=b=so called = b"), {"a=b": "so called = b", "c": "c"}),
+        ("a=b,c\nd", (), None),
+    ],
+)
+def test_labels_that_the_steward_names_are_public_and_each_is_a_line(
+    folder, tmp_path, values, words, declared
+):
+    named = ("--public-labels", f"topic={values}")
+    told = init("complaints", "--from", written(tmp_path), *named, *words)
+    if declared is None:
         assert (told.exit_code, "Expected --public-labels" in told.output) == (2, True)
         return
     ((file,), _) = parse_dataset_file(defs(folder))
-    assert file.spec.public_facts.labels == {"topic": {"a=b": "so called = b", "c": "c"}}
+    assert file.spec.columns.labels == ["topic"]
+    assert file.spec.public_facts.labels == {"topic": declared}
+    assert "TO DECIDE" not in defs(folder).read_text()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +171,7 @@ def test_codes_are_asked_for_in_words(folder, tmp_path):
     words = ("--label-words", "BILL=a wrong bill", "--domain", "Letters to a shop", "--force")
     assert init("complaints", "--from", source, *named, *words).exit_code == 0
     labels = {"topic": {"BILL": "a wrong bill", "delivery": "delivery"}}
-    private, public = (document["attributes"] for document in documents(folder))
+    private, public = documents(folder)
     assert private["public_facts"]["labels"] == labels
     assert public["invented"]["labels"] == ["a wrong bill", "delivery"]
     before = defs(folder).read_text()
@@ -253,7 +247,6 @@ def test_values_that_speak_against_a_name_stop_it_and_write_nothing(
     assert options[0] in result.output
     assert not defs(folder).exists()
     assert init("complaints", "--from", tmp_path / "data.csv", *options).exit_code == 0
-    complaints().write_csv(tmp_path / "data.csv")
 
 
 @pytest.mark.parametrize(
@@ -280,17 +273,13 @@ def test_control_characters_and_markup_in_a_column_name_are_shown_as_they_are(fo
 
 def test_a_label_without_a_record_and_records_of_another_dataset_are_pointed_out(folder, tmp_path):
     labels = "--public-labels", "topic=billing,delivry"
-    first = init("complaints", "--from", written(tmp_path), *labels)
+    first = init("complaints", "--from", written(tmp_path), *labels, "--delta", "5e-4")
+    assert "δ is too large here" in " ".join(first.output.split())
     assert "No record has delivry:" in first.output
     second = init("again", "--from", written(tmp_path))
     assert "complaints reads them too: write shares_records_with" in second.output
     assert "No record has" not in second.output
     assert "reads them too" not in first.output
-
-
-def test_a_large_delta_is_pointed_out(folder, tmp_path):
-    result = init("complaints", "--from", written(tmp_path), "--delta", "5e-4")
-    assert "δ is too large here" in " ".join(result.output.split())
 
 
 REFUSED = {
@@ -299,9 +288,7 @@ REFUSED = {
     "unit": (None, ["--unit", "none"], "expected one of"),
     "label": (None, ["--label", "score"], "few values with many records"),
     "labels": (None, ["--public-labels", "topic"], "Expected --public-labels COLUMN=A,B,C"),
-    "labels of none": (None, ["--public-labels", "nothing=a"], "Name a column of the file"),
     "epsilon": (None, ["--epsilon", "-1"], "budget.epsilon: expected greater than 0, got -1"),
-    "delta": (None, ["--delta", "1"], "budget.delta: expected less than 0.001, got 1"),
     "records": (None, ["--records", "10000000"], "delta"),
     "base": (None, ["--public-data", "x"], "a declared public base (english, demo), got 'x'"),
     "two bases": (None, ["--domain", "Letters", "--public-data", "demo"], "complaints_public"),
@@ -332,6 +319,14 @@ def test_a_scalar_is_read_back_as_the_text_it_was(text):
 
 
 def test_every_choice_reaches_the_file():
+    asked = {
+        "columns": {"text": "the text", "labels": ["kind", "sort"], "id": "number"},
+        "privacy_unit": {"column": "who", "max_records": 3},
+        "public_data": "base",
+    }
+    method = {"method": "mean_clustered", "settings": {"expected_batch_size": 64}}
+    sections = {"cluster_histogram": {"clusters_per_label": 4}}
+    chosen = ProposedCohort(methods=(method,), sections=sections)
     choices = Choices(
         path="/data/two words.csv",
         text="the text",
@@ -346,28 +341,17 @@ def test_every_choice_reaches_the_file():
         records=700,
         words=30,
         label_words={"1": "what one means"},
-        method=ProposedMethods(
-            chosen=ProposedCohort(
-                methods=({"method": "mean_clustered", "settings": {"expected_batch_size": 64}},),
-                sections={"cluster_histogram": {"clusters_per_label": 4}},
-            ),
-            why="Because of this.",
-        ),
+        method=ProposedMethods(chosen=chosen, why="Because of this."),
     )
-    attributes = yaml.safe_load(dataset_template("mine", choices))["attributes"]
-    assert attributes["source"]["path"] == "/data/two words.csv"
-    assert attributes["columns"] == {"text": "the text", "labels": ["kind", "sort"], "id": "number"}
-    assert attributes["privacy_unit"] == {"column": "who", "max_records": 3}
+    text = dataset_template("mine", choices)
+    assert "# Because of this." in text
+    found = yaml.safe_load(text)["attributes"]
+    assert asked.items() <= found.items()
+    assert (found["source"]["path"], found["methods"]) == ("/data/two words.csv", [method])
     labels = {"kind": {"1": "what one means", "no": "no"}}
-    assert attributes["public_facts"] == {"labels": labels, "records": 700, "words": 30}
-    assert attributes["methods"] == [
-        {"method": "mean_clustered", "settings": {"expected_batch_size": 64}}
-    ]
-    assert attributes["cluster_histogram"]["clusters_per_label"] == 4
-    assert "# Because of this." in dataset_template("mine", choices)
-    assert attributes["budget"]["epsilon"] == 2.5
-    assert attributes["budget"]["delta"] == 1e-8
-    assert attributes["public_data"] == "base"
+    assert found["public_facts"] == {"labels": labels, "records": 700, "words": 30}
+    assert found["cluster_histogram"]["clusters_per_label"] == 4
+    assert (found["budget"]["epsilon"], found["budget"]["delta"]) == (2.5, 1e-8)
 
 
 # The method
@@ -401,17 +385,17 @@ def test_the_file_holds_what_advice_ranks_first_and_its_plan_is_not_refused(reco
 
 def test_methods_beside_the_first_are_comments_that_can_take_its_place():
     text = dataset_template("mine", Choices(method=proposed(3000), records=3000))
-    beside = text.partition("# Or ")[2]
+    _, _, beside = text.partition("# Or ")
     assert "share of the gap" in beside
-    uncommented = [line[6:] for line in beside.splitlines() if line.startswith("    # ")]
-    start = next(n for n, line in enumerate(uncommented) if line.startswith("- method"))
-    own = []
-    for line in uncommented[start:]:
-        if not line.startswith(("-", " ")):
-            break
-        own.append(line)
-    (*_, last) = yaml.safe_load("\n".join(own))
+    shown = beside[beside.index("    # - method") :].replace("    # ", "")
+    (*_, last) = yaml.safe_load(re.match(r"(?:[- ].*\n)+", shown)[0])
     assert last["settings"]["rows"] == ROWS
+
+
+@pytest.mark.parametrize(("words", "tokens"), [(10, 24), (100, 200)])
+def test_lengths_follow_from_the_words_that_are_declared(words, tokens):
+    (*_, last) = proposed(3000, words=words).chosen.methods
+    assert last["settings"]["max_new_tokens"] == tokens
 
 
 def test_a_steward_with_little_time_gets_a_method_that_runs_in_it():
@@ -423,34 +407,17 @@ def test_a_steward_with_little_time_gets_a_method_that_runs_in_it():
     assert quick.chosen.title != slow.chosen.title
 
 
-def test_lengths_follow_from_the_words_that_are_declared():
-    (*_, settings) = (each["settings"] for each in proposed(3000, words=10).chosen.methods)
-    assert settings["max_new_tokens"] == 24
-    (*_, longer) = (each["settings"] for each in proposed(3000, words=100).chosen.methods)
-    assert longer["max_new_tokens"] == 200
-
-
 @pytest.mark.parametrize("rows", [400, 4000])
 def test_the_number_of_records_that_is_counted_changes_no_proposal(folder, tmp_path, rows):
     complaints(rows).write_csv(tmp_path / "data.csv")
     assert init("complaints", "--from", tmp_path / "data.csv").exit_code == 0
     method = proposed_methods(Choices(), declared_base("english"))
-    assert in_force(folder)["methods"] == [dict(each) for each in method.chosen.methods]
+    (declared,) = documents(folder)
+    assert declared["public_data"] == "english"
+    assert declared["methods"] == [dict(each) for each in method.chosen.methods]
 
 
 # The base
-
-
-def documents(folder):
-    return list(yaml.safe_load_all(defs(folder).read_text()))
-
-
-def test_the_base_is_english_unless_another_is_named(folder, tmp_path):
-    source = written(tmp_path)
-    assert init("complaints", "--from", source).exit_code == 0
-    assert in_force(folder)["public_data"] == "english"
-    assert init("complaints", "--from", source, "--public-data", "demo", "--force").exit_code == 0
-    assert in_force(folder)["public_data"] == "demo"
 
 
 DOMAIN = 'Complaints: to a "shop"'
@@ -461,7 +428,7 @@ def test_a_domain_makes_a_base_of_its_own_in_the_same_file(folder, tmp_path):
     options = ("--domain", DOMAIN, "--public-labels", labels, "--records", "400")
     told = init("complaints", "--from", written(tmp_path), *options)
     assert told.exit_code == 0, told.output
-    private, public = (document["attributes"] for document in documents(folder))
+    private, public = documents(folder)
     assert private["public_data"] == public["name"] == "complaints_public"
     assert public["domain"] == DOMAIN
     assert public["invented"]["labels"] == ["billing", "delivery"]
@@ -482,7 +449,7 @@ def test_a_base_names_no_labels_that_are_found_in_records_or_are_no_words(
 ):
     told = init("complaints", "--from", written(tmp_path), "--domain", "Letters", *options)
     assert told.exit_code == 0, told.output
-    assert "labels" not in documents(folder)[1]["attributes"]["invented"]
+    assert "labels" not in documents(folder)[1]["invented"]
     assert "billing" not in defs(folder).read_text().partition("\n---\n")[2]
 
 
@@ -506,7 +473,7 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(package.parent))
     loaded = dg.load_from_defs_folder(path_within_project=package / "defs")
     keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
-    method = documents(folder)[0]["attributes"]["methods"][0]["method"]
+    method = documents(folder)[0]["methods"][0]["method"]
     assert {f"complaints/{method}/corpus", "public/complaints_public/public_corpus"} <= keys
 
 

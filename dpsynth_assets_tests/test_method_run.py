@@ -30,10 +30,8 @@ PUBLIC = pl.DataFrame({"text": [f"public {i}" for i in range(80)], "label": list
 
 
 @pytest.fixture(autouse=True)
-def method(monkeypatch, tmp_path):
+def method(monkeypatch, own_home):
     """The method of another package, registered for one test; a home of its own."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     monkeypatch.syspath_prepend(str(OUTSIDE))
     import public_copy
 
@@ -71,19 +69,21 @@ def test_records_stay_known_though_another_release_is_admitted_before_they_are_p
 
 
 def test_a_second_call_pays_nothing_reads_nothing_and_says_so(method, monkeypatch):
+    with pytest.raises(ValueError, match="label"):
+        run(notes("sun").drop("label"), "notes")
+    assert nothing_charged()
+    other = run(notes("moon"), "letters")
     first = run(notes("sun"), "notes")
+    assert first.label["subject"]["cohort"] == "notes"
+    assert set(first.releases) == {"public_copy/label_counts", "public_copy/candidate_corpus"}
+    assert {entry.cohort for entry in first.entries} == {"notes"}
+    paid = [entry for entry in (*first.entries, *other.entries) if entry.kind == "reserve"]
+    assert {entry.data_version for entry in paid} == {"in_memory"}
     monkeypatch.setattr(method, "release", lambda *_: pytest.fail("private records were read"))
     again = run(notes("sun"), "notes")
     assert (first.reused, again.reused) == (False, True)
     assert again.corpus.equals(first.corpus)
     assert [e.kind for e in again.entries] == [e.kind for e in first.entries]
-
-
-def test_a_label_is_written_beside_the_charges_of_other_cohorts():
-    run(notes("sun"), "notes")
-    other = run(notes("moon"), "letters")
-    assert other.label["subject"]["cohort"] == "letters"
-    assert {entry.cohort for entry in other.entries} == {"letters"}
 
 
 def test_the_same_records_under_a_second_name_are_refused_before_a_charge(tmp_path):
@@ -174,26 +174,11 @@ def nothing_charged():
     return not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
 
 
-def test_every_release_is_listed_by_folder_and_stage_and_none_is_over_a_source():
-    made = run(notes("sun"), "notes")
-    assert set(made.releases) == {"public_copy/label_counts", "public_copy/candidate_corpus"}
-    versions = {entry.data_version for entry in made.entries if entry.kind == "reserve"}
-    assert versions == {"in_memory"}
-
-
-def test_a_missing_column_costs_nothing():
-    with pytest.raises(ValueError, match="label"):
-        run(notes("sun").drop("label"), "notes")
-    assert nothing_charged()
-
-
 @pytest.mark.parametrize(
     ("edit", "field"),
     [
         ({"labels": LABELS[::-1]}, "public_facts.labels.label"),
-        ({"declared": {"public_facts": {"records": 400}}}, "public_facts.records"),
         ({"declared": {"held_out_fraction": 0.5}}, "held_out_fraction"),
-        ({"declared": {"columns": {"max_text_characters": 900}}}, "columns.max_text_characters"),
     ],
 )
 def test_a_killed_call_is_resumed_under_its_own_declaration_alone(method, monkeypatch, edit, field):

@@ -6,7 +6,6 @@ import shutil
 
 import polars as pl
 import pytest
-import yaml
 
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.speed import SpeedUnknownError
@@ -14,35 +13,33 @@ from dpsynth_assets.models.transformers_decoder import memory
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets_tests.children import dpsynth
+from dpsynth_assets_tests.declared import FIELDS, written
 
 SCREEN = {"COLUMNS": "100"}
 BUDGET = {"epsilon": 4.0, "delta": 1e-6}
 
 
 @pytest.fixture
-def folder(tmp_path, own_home, known_speed, monkeypatch):
+def folder(own_datasets, known_speed):
     """A home, and a machine whose speed is known: none is tried."""
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
-    return tmp_path
+    return own_datasets
 
 
-def declare(folder, *methods, **language_model):
-    base = {"name": "words", "language_model": language_model or {"kind": "smollm2"}}
+SMOLLM2 = {"kind": "smollm2"}
+
+
+def declare(folder, *methods, language_model=SMOLLM2, domain="", **changes):
+    base = {"name": "words", "language_model": language_model, "domain": domain}
+    written(folder / "words.yaml", base, "PublicData")
     cohort = {
         "name": "notes",
-        "source": {"path": "notes.csv"},
         "public_facts": {"records": 20_000},
         "budget": {"epsilon": 10.0, "delta": 1e-6},
         "public_data": "words",
         "cluster_histogram": {},
         "methods": list(methods),
     }
-    kinds = {"PublicData": base, "PrivateDataset": cohort}
-    documents = [
-        {"type": f"dpsynth_assets.components.{kind}", "attributes": attributes}
-        for kind, attributes in kinds.items()
-    ]
-    (folder / "notes.yaml").write_text(yaml.safe_dump_all(documents))
+    written(folder / "notes.yaml", FIELDS | cohort | changes)
 
 
 def plan(*options):
@@ -64,15 +61,11 @@ def test_a_new_home_is_its_owners_alone_whatever_the_umask():
     assert [path for path in written if path.stat().st_mode & 0o077] == []
 
 
-def test_a_plan_fits_a_screen_and_names_the_other_methods(folder):
-    told = plan("tickets")
-    assert told.exit_code == 0, told.output
-    assert len(told.output.splitlines()) <= 24
-    assert "refused:" not in told.output
-    assert "dpsynth plan tickets --all" in " ".join(told.output.split())
-
-
-def test_all_prices_the_others_and_refuses_in_a_line_each(folder):
+def test_a_plan_fits_a_screen_and_refuses_other_methods_in_a_line_each_where_asked(folder):
+    told = plan("tickets").output
+    assert len(told.splitlines()) <= 24
+    assert "refused:" not in told
+    assert "dpsynth plan tickets --all" in " ".join(told.split())
     told = plan("tickets", "--all")
     assert told.exit_code == 0, told.output
     lines = told.output.splitlines()
@@ -102,14 +95,9 @@ def test_a_refused_method_is_a_line_and_exit_code_2(folder):
 def test_a_round_above_the_budget_is_refused_and_later_rounds_are_warned_of(
     folder, std, rounds, kind
 ):
-    declare(folder, {"method": "epsvec", "budget_share": 0.5})
-    file = folder / "notes.yaml"
-    base, cohort = yaml.safe_load_all(file.read_text())
-    cohort["attributes"] |= {
-        "topic_histogram": {"noise_std": std},
-        "budget": BUDGET | {"rounds": rounds},
-    }
-    file.write_text(yaml.safe_dump_all([base, cohort]))
+    histogram, budget = {"noise_std": std}, BUDGET | {"rounds": rounds}
+    method = {"method": "epsvec", "budget_share": 0.5}
+    declare(folder, method, topic_histogram=histogram, budget=budget)
     told = plan("notes", "--json")
     facts = json.loads(told.stdout)
     assert told.exit_code == (2 if kind == "refusals" else 0)
@@ -128,7 +116,8 @@ def test_a_round_above_the_budget_is_refused_and_later_rounds_are_warned_of(
 def test_memory_of_a_pass_is_stated_with_what_fits_on_this_machine(folder, toy_folder, monkeypatch):
     settings = {"expected_batch_size": 512, "batches_per_forward": 2}
     method = {"method": "mean_uniform", "settings": settings}
-    declare(folder, method, kind="pretrained", model=str(toy_folder), device="cpu")
+    model = {"kind": "pretrained", "model": str(toy_folder), "device": "cpu"}
+    declare(folder, method, language_model=model)
     (taken,) = json.loads(plan("notes", "--json").stdout)["memory"].values()
     assert 1024 < taken["rows"] == taken["rows_that_fit"] < 1300
     assert taken["cache_bytes"] < taken["peak_bytes"] < taken["room_bytes"]
@@ -137,13 +126,14 @@ def test_memory_of_a_pass_is_stated_with_what_fits_on_this_machine(folder, toy_f
     assert less["rows_that_fit"] < taken["rows"] / 3
     told = " ".join(plan("notes").output.split())
     assert f"{less['rows_that_fit']} contexts: a run here would be refused" in told
-    declare(folder, method, kind="pretrained", model=str(toy_folder), device="cuda:0")
+    declare(folder, method, language_model=model | {"device": "cuda:0"})
     assert "what fits there is not known" in " ".join(plan("notes").output.split())
 
 
 def test_low_precision_is_refused_until_it_was_measured(folder, toy_folder):
     method = {"method": "mean_uniform", "settings": {"logit_slack": 0.3}}
-    declare(folder, method, kind="pretrained", model=str(toy_folder), dtype="bfloat16")
+    model = {"kind": "pretrained", "model": str(toy_folder), "dtype": "bfloat16"}
+    declare(folder, method, language_model=model)
     told = plan("notes")
     assert told.exit_code == 2
     assert "Run dpsynth audit run notes here" in " ".join(told.output.split())
@@ -172,14 +162,11 @@ def test_where_nobody_knows_the_minutes_the_reason_is_told(monkeypatch):
 def test_prompts_can_be_read_by_label_before_anything_is_priced(folder):
     declare(folder, {"method": "aug_pe"})
     assert "document format" in plan("notes", "--prompts").output
-    (file,) = folder.glob("*.yaml")
-    base, cohort = yaml.safe_load_all(file.read_text())
-    base["attributes"]["domain"] = "Notes of nurses"
-    cohort["attributes"] |= {
+    labels = {
         "columns": {"labels": ["kind"]},
         "public_facts": {"labels": {"kind": {"ADM": "admission", "2": "discharge"}}},
     }
-    file.write_text(yaml.safe_dump_all([base, cohort]))
+    declare(folder, {"method": "aug_pe"}, domain="Notes of nurses", **labels)
     second, first = json.loads(plan("notes", "--prompts", "--json").output)  # Keys are sorted.
     assert (first["label"], second["label"]) == ("ADM", "2")
     assert "Notes of nurses" in first["instruction"]

@@ -52,16 +52,6 @@ def drawn(monkeypatch):
 # Data
 
 
-def test_batches_below_half_are_those_under_half_of_the_dearest():
-    assert plots.share_below_half(plots.batch_costs(INTERNAL_FACTS)) == 0.5
-    assert plots.share_below_half(np.array([])) == 0.0
-
-
-def test_tokens_of_a_method_without_public_ones_are_all_private():
-    assert plots.token_counts({"private_tokens": 5}) == (5, 0)
-    assert plots.token_counts({"rows": 5}) is None
-
-
 def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
     facts = {
         "labels": ["x", ""],
@@ -93,13 +83,9 @@ def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
         assert 400 < width < 800
         assert 100 < height < 600
         assert len(png) < 60_000
-
-
-def test_nothing_to_show_makes_no_picture():
     assert plots.internal_pictures({"mean": {"seconds": 1.0}}) == {}
-    assert plots.released_pictures({"refused": {}}) == {}
-    zero = {"private_tokens": 0, "public_tokens": 0}
-    assert plots.released_pictures({"refused": zero}) == {}
+    for nothing in ({}, {"rows": 5}, {"private_tokens": 0, "public_tokens": 0}):
+        assert plots.released_pictures({"refused": nothing}) == {}
 
 
 def test_the_histogram_of_batches_counts_each_once_and_marks_the_dearest(drawn):
@@ -130,7 +116,7 @@ def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_ro
 
 
 def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
-    plots.private_share_plot({"mean_svt": (30, 90), "mean": (5, 0)})
+    plots.released_pictures({"mean_svt": FACTS, "mean": {"private_tokens": 5}})
     assert {text.get_text() for text in drawn[0].texts} == {"25%", "100%"}
 
 

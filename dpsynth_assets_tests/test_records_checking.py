@@ -98,13 +98,32 @@ def test_repeated_ids_under_replace_one_are_an_error(tmp_path, text):
     assert "repeated id" not in "".join(problem.got for problem in problems)
 
 
-def test_a_torn_line_is_a_warning_and_shown_by_its_number_alone(tmp_path):
-    file = write(tmp_path, [GOOD, f'{{"text": "{SECRET}', "[1]"])
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        *(
+            ({"source": {"path": f"/absent/{end}"}}, "source.path")
+            for end in ("a.csv", "*.csv", "")
+        ),
+        ({"evaluation": {"canaries": "/absent/none.txt"}}, "evaluation.canaries"),
+        (
+            {"source": {"path": "/absent/a.csv"}, "budget": {"epsilon": 0, "delta": 1e-6}},
+            "budget.epsilon",
+        ),
+    ],
+)
+def test_what_is_not_there_is_an_error_and_not_looked_for_where_the_file_is_wrong(
+    tmp_path, changes, field
+):
+    file = write(tmp_path, [GOOD], **changes)
     problem = only(check(file), file)
-    assert problem.got == "2 rows set aside (unreadable record; rows 2, 3)"
+    assert (problem.field, problem.severity) == (field, "error")
 
 
-def test_many_rows_are_counted_and_the_first_five_named(tmp_path):
+def test_torn_and_many_rows_are_counted_and_the_first_five_named(tmp_path):
+    file = write(tmp_path, [GOOD, f'{{"text": "{SECRET}', "[1]"])
+    got = only(check(file), file).got
+    assert got == "2 rows set aside (unreadable record; rows 2, 3)"
     rows = [GOOD, *({"text": "", "kind": "x", "key": f"b{i}", "who": f"b{i}"} for i in range(7))]
     rows += [GOOD | {"key": f"k{i}", "who": f"w{i}"} for i in range(1, 7)]
     file = write(tmp_path, rows)
@@ -176,14 +195,6 @@ def test_no_usable_record_is_an_error(tmp_path):
     assert error.got == "2 rows, all set aside"
 
 
-def test_a_missing_source_is_an_error_with_its_path(tmp_path):
-    for path in ("absent.csv", "*.parquet", "absent/"):
-        file = write(tmp_path, [GOOD], source={"path": str(tmp_path / path)})
-        problem = only(check(file), file)
-        assert problem.severity == "error"
-        assert problem.field == "source.path"
-
-
 @pytest.mark.parametrize(("number", "fits"), [(8, False), (9, True), (11, True), (12, False)])
 def test_a_public_number_of_records_is_about_the_number_there_is(number, fits):
     """A refusal on one record more or fewer would tell whether one is among them."""
@@ -197,41 +208,20 @@ def test_a_public_number_of_records_is_about_the_number_there_is(number, fits):
     assert found == ([] if fits else ["public_facts.records"])
 
 
-def test_absent_canaries_are_an_error(tmp_path):
-    file = write(tmp_path, [GOOD], evaluation={"canaries": str(tmp_path / "none.txt")})
-    assert only(check(file), file).field == "evaluation.canaries"
-
-
-def test_a_broken_declaration_is_reported_without_reading_the_source(tmp_path):
-    file = write(
-        tmp_path, [GOOD], source={"path": "absent.csv"}, budget={"epsilon": 0, "delta": 1e-6}
-    )
-    assert only(check(file), file).field == "budget.epsilon"
-
-
 def test_public_sources_are_checked_each_at_its_own_field(tmp_path):
     (tmp_path / "a.csv").write_text("text\nhello\n", encoding="utf-8")
     (tmp_path / "b.csv").write_text("text\n", encoding="utf-8")
     sources = [{"source": {"path": str(tmp_path / name)}} for name in ("a.csv", "b.csv", "c.csv")]
     file = written(tmp_path / "defs.yaml", {"name": "base", "source": sources}, "PublicData")
-    problems = check(file)
-    assert [problem.field for problem in problems] == [
-        "source.1.source.path",
-        "source.2.source.path",
-    ]
-    file = written(
-        tmp_path / "defs.yaml", {"name": "base", "source": sources[2]["source"]}, "PublicData"
-    )
+    assert [each.field for each in check(file)] == ["source.1.source.path", "source.2.source.path"]
+    written(file, {"name": "base", "source": sources[2]["source"]}, "PublicData")
     assert only(check(file), file).field == "source.path"
 
 
 def test_texts_that_are_no_records_of_the_declared_schema_are_counted(tmp_path):
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
-    rows = [
-        GOOD,
-        {**GOOD, "key": "k1", "who": "w1", "text": '{"a":"gout"}'},
-        {**GOOD, "key": "k2", "who": "w2", "text": '{"b":1}'},
-    ]
+    texts = enumerate([SECRET, '{"a":"gout"}', '{"b":1}'])
+    rows = [GOOD | {"key": f"k{n}", "who": f"w{n}", "text": text} for n, text in texts]
     file = write(tmp_path, rows, structured={"json_schema": schema})
     found = only(check(file), file)
     assert (found.field, found.severity) == ("structured.json_schema", "warning")

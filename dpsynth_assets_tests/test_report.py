@@ -41,6 +41,9 @@ def test_ten_rows_of_each_corpus_stand_beside_each_other_by_label():
     assert table.rows[0] == ("a", "first a0", "second a0")
     assert table.rows[2] == ("a", "first a1", "second a1")
     assert table.rows[3] == ("b", "first b1", "—")
+    many = [f"label {i:02}" for i in range(14)]
+    *_, table = sample_blocks({"corpus": [(label, "a text") for label in many]})
+    assert [row[0] for row in table.rows] == many, "every label has a sample"
 
 
 def test_samples_of_many_corpora_stand_in_several_tables_and_long_texts_are_cut():
@@ -51,12 +54,6 @@ def test_samples_of_many_corpora_stand_in_several_tables_and_long_texts_are_cut(
     assert tables[0].rows[0][0] == "—"
     assert len(tables[0].rows[0][1]) <= 600
     assert sample_blocks({"none": []}) == []
-
-
-def test_every_label_has_a_sample():
-    samples = {"corpus": [(f"label {i:02}", f"text {i}") for i in range(14)]}
-    *_, table = sample_blocks(samples)
-    assert [row[0] for row in table.rows] == [f"label {i:02}" for i in range(14)]
 
 
 def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
@@ -98,21 +95,13 @@ def test_cells_show_shares_spreads_and_gaps():
     assert "ex-post" not in markdown  # a column without any value is left out
 
 
-def test_pictures_are_small_png_files():
-    pictures = [
-        plots.scores_plot(TABLE, "mauve", 0.1, 0.9),
-        plots.cumulative_plot(
-            {f"corpus {i}": list(range(500)) for i in range(8)} | {"none": []}, "words", "texts"
-        ),
-        plots.scores_plot([], "accuracy", None, None),
-    ]
-    for picture in pictures:
+@pytest.mark.parametrize("rows", [TABLE, [], [{"name": "$\\frac{$", "mauve": 0.5}]])
+def test_pictures_are_small_png_files_whatever_the_names(rows):
+    names = [f"corpus {i}" for i in range(8)]
+    lines = plots.cumulative_plot(dict.fromkeys(names, range(500)) | {"": []}, "words", "texts")
+    for picture in (plots.scores_plot(rows, "mauve", 0.1, 0.9), lines):
         assert picture.startswith(b"\x89PNG")
         assert len(picture) < 60_000
-
-
-def test_names_with_dollar_signs_are_no_mathematics():
-    assert plots.scores_plot([{"name": "$\\frac{$", "mauve": 0.5}], "mauve")
 
 
 def test_an_inline_picture_is_one_markdown_image():
@@ -123,46 +112,33 @@ def test_an_inline_picture_is_one_markdown_image():
 # The command
 
 
-@pytest.fixture
-def run():
-    return lambda *arguments: dpsynth("evaluate", *arguments)
+def letters(rows, labels=("food", "bus")):
+    """Rows of text and label, whose words follow the label."""
+    nouns = ("soup", "train")
+    return [(f"the {nouns[i % 2]} is late, said number {i}", labels[i % 2]) for i in range(rows)]
 
 
 @pytest.fixture
-def files(tmp_path):
-    texts = [f"the {noun} is {mood} today number {i}" for i in range(18)
-             for noun, mood in (("train", "late"), ("soup", "cold"))]  # fmt: skip
-    labels = ["bus", "food"] * 18
-    pl.DataFrame({"text": [*texts, "my secret kayak"], "label": [*labels, "food"]}).write_csv(
-        tmp_path / "real.csv"
-    )
-    pl.DataFrame({"text": texts, "label": labels}).write_ndjson(tmp_path / "made.jsonl")
-    return tmp_path / "real.csv", tmp_path / "made.jsonl"
+def evaluated(tmp_path):
+    """Scores one table of texts and labels against another; returns what the command printed."""
+
+    def scores(real, made):
+        for name, rows in (("real.csv", real), ("made.csv", made)):
+            pl.DataFrame(rows, schema=["text", "label"], orient="row").write_csv(tmp_path / name)
+        files = ("--real", tmp_path / "real.csv", "--synthetic", tmp_path / "made.csv")
+        printed = dpsynth("evaluate", *files, "--json", code=0)
+        assert "kayak" not in printed.output
+        return json.loads(printed.stdout)
+
+    return scores
 
 
-def test_the_command_prints_json_without_private_text(run, files):
-    real, made = files
-    result = run("--real", real, "--synthetic", made, "--json")
-    assert result.exit_code == 0
-    scores = json.loads(result.stdout)
-    assert scores["rows"] == 36
+def test_corpus_and_real_data_are_scored_on_one_number_of_rows_without_private_text(evaluated):
+    scores = evaluated([*letters(400), ("my secret kayak", "food")], letters(60))
+    assert scores["rows"] == scores["evaluation"]["max_rows"] == 60
     assert scores["accuracy"] > 0.9
     assert scores["accuracy_real"] > 0.9
-    assert {"mauve", "mauve_std", "mean_words", "distinct_2", "verbatim_share"} <= set(scores)
-    assert "kayak" not in result.output
-
-
-def test_corpus_and_real_data_are_scored_on_one_number_of_rows(run, tmp_path):
-    for name, rows in (("real.csv", 400), ("made.csv", 60)):
-        texts = [
-            f"the {'train' if i % 2 else 'soup'} is late, said number {i}" for i in range(rows)
-        ]
-        labels = ["bus" if i % 2 else "food" for i in range(rows)]
-        pl.DataFrame({"text": texts, "label": labels}).write_csv(tmp_path / name)
-    result = run("--real", tmp_path / "real.csv", "--synthetic", tmp_path / "made.csv", "--json")
-    scores = json.loads(result.stdout)
-    assert scores["rows"] == 60
-    assert scores["evaluation"]["max_rows"] == 60
+    assert {"mean_words", "distinct_2", "verbatim_share"} <= set(scores)
     assert (scores["mauve"], scores["mauve_real"]) == (None, None)
     assert scores["energy_distance_std"] > 0
     told = scores["verdicts"]
@@ -172,8 +148,26 @@ def test_corpus_and_real_data_are_scored_on_one_number_of_rows(run, tmp_path):
     assert any(line.startswith("By energy distance: ") for line in told)
 
 
-def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tmp_path):
-    real, made = files
+def test_few_rows_or_other_labels_have_no_verdict(evaluated):
+    found = evaluated(letters(60), letters(5, ("y0", "y1")))
+    assert found["accuracy"] is None
+    (told,) = found["verdicts"]
+    assert "No accuracy: no real row has the label 'y0', 'y1' of the corpus" in told
+    assert "No verdict" in told
+
+
+def test_the_split_is_by_content_and_not_by_place():
+    rows = pl.DataFrame(letters(37), schema=["text", "label"], orient="row")
+    source, held_out = split_by_content(rows)
+    backwards = split_by_content(rows.reverse())
+    assert set(source["text"]) == set(backwards[0]["text"])
+    assert set(source["text"]).isdisjoint(held_out["text"])
+    assert source.height + held_out.height == 37
+
+
+def test_missing_files_and_columns_are_one_line_and_exit_code_two(tmp_path):
+    real = made = tmp_path / "real.csv"
+    real.write_text("text,label\nthe soup is cold,food\n")
     (tmp_path / "empty.csv").write_text("text,label\n,\n")
     (tmp_path / "x.docx").write_text("")
     (tmp_path / "broken.jsonl").write_text('{"text": "secret kayak"')
@@ -184,20 +178,10 @@ def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tm
         (("--real", real, "--synthetic", tmp_path / "x.docx"), "a suffix among"),
         (("--real", real, "--synthetic", tmp_path / "broken.jsonl"), "rows with text"),
     ):
-        result = run(*arguments)
-        assert result.exit_code == 2
+        result = dpsynth("evaluate", *arguments, code=2)
         assert expected in result.stderr
         assert result.stderr.strip().count("\n") == 0
         assert "kayak" not in result.stderr
-
-
-def test_the_split_is_by_content_and_not_by_place(files):
-    rows = read_rows(files[0], "text", "label")
-    source, held_out = split_by_content(rows)
-    backwards = split_by_content(rows.reverse())
-    assert set(source["text"]) == set(backwards[0]["text"])
-    assert set(source["text"]).isdisjoint(held_out["text"])
-    assert source.height + held_out.height == 37
 
 
 def test_a_sample_has_every_label_in_its_share_wherever_its_rows_stand():
@@ -228,18 +212,6 @@ def test_types_that_differ_from_line_to_line_are_read_line_by_line(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     rows = read_rows(tmp_path / "a.jsonl", "text", "label")
     assert rows["label"].to_list()[:4] == ["7", "1", "1", "true"]
-
-
-def test_few_rows_or_other_labels_have_no_verdict(run, tmp_path):
-    for name, rows, label in (("real.csv", 60, "x"), ("made.csv", 5, "y")):
-        lines = [f"letter {name} number {i},{label}{i % 2}" for i in range(rows)]
-        (tmp_path / name).write_text("\n".join(["text,label", *lines]))
-    result = run("--real", tmp_path / "real.csv", "--synthetic", tmp_path / "made.csv", "--json")
-    found = json.loads(result.stdout)
-    assert found["accuracy"] is None
-    (told,) = found["verdicts"]
-    assert "No accuracy: no real row has the label 'y0', 'y1' of the corpus" in told
-    assert "No verdict" in told
 
 
 @pytest.mark.parametrize(

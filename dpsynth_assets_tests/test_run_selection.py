@@ -40,18 +40,8 @@ pytestmark = pytest.mark.usefixtures("known_speed")
 
 @pytest.fixture(scope="module")
 def graph():
-    assets = [
-        _asset(key.split("/"), [dep.split("/") for dep in deps]) for key, deps in KEYS.items()
-    ]
-    return dg.Definitions(assets=assets).resolve_asset_graph()
-
-
-def _asset(key, deps):
-    @dg.asset(key=key, deps=[dg.AssetKey(dep) for dep in deps])
-    def made():
-        return None
-
-    return made
+    specs = [dg.AssetSpec(dg.AssetKey(key.split("/")), deps=[*deps]) for key, deps in KEYS.items()]
+    return dg.Definitions(assets=specs).resolve_asset_graph()
 
 
 REFUSED = {
@@ -104,8 +94,7 @@ def test_a_window_is_selected_by_its_own_name_or_its_datasets(graph):
 
 
 @pytest.mark.parametrize("selection", ["", " "])
-def test_an_empty_selection_is_not_the_whole_cohort(monkeypatch, selection):
-    monkeypatch.setattr(run_module, "_materialise", lambda *_, **__: pytest.fail("it ran"))
+def test_an_empty_selection_is_not_the_whole_cohort(selection):
     with pytest.raises(typer.BadParameter, match="got an empty one"):
         run_module.run("tickets", select=selection, yes=True)
 
@@ -117,49 +106,36 @@ def declared(tmp_path, monkeypatch):
     return spec, plan_dataset(spec), Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
 
 
-def test_pending_releases_are_the_selected_ones_with_their_price(declared):
-    spec, plan, ledger = declared
-    asset = plan.releases[-1].asset
-    (pending,) = pending_releases(spec, {asset, "another/asset"}, "", ledger)
-    assert pending.asset == asset
-    assert 0 < pending.epsilon <= spec.budget.epsilon
-    assert pending_releases(spec, set(), "", ledger) == []
+@pytest.fixture
+def ask(monkeypatch, declared):
+    """Asks a person, or a script where there is no terminal, to pay for one release."""
+
+    def ask(*, terminal, yes=False, answer="y"):
+        monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: answer)
+        pending = [PendingRelease("letters/x", 1.25, 100)]
+        monkeypatch.setattr(run_module, "pending_releases", lambda *_: pending)
+        console = Console(record=True, width=160)
+        agreed, tags = run_module._ask_before_paying(
+            declared[0], {"letters/x"}, "", console, yes=yes
+        )
+        assert agreed == (None if yes else {"letters/x"})
+        assert (tags[COHORT], tags[RELEASE]) == ("letters", "1")
+        assert tags[LAUNCHED_BY].endswith("dpsynth run")
+        return console.export_text()
+
+    return ask
 
 
-def ask(monkeypatch, spec, *, terminal, yes=False, answer=""):
-    monkeypatch.setattr(
-        run_module, "pending_releases", lambda *_: [PendingRelease("letters/x", 1.25, 100)]
-    )
-    monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
-    monkeypatch.setattr(run_module.typer, "confirm", lambda *_, **__: answer or _abort())
-    console = Console(record=True, width=160)
-    agreed, tags = run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
-    assert agreed == (None if yes else {"letters/x"})
-    assert (tags[COHORT], tags[RELEASE]) == ("letters", "1")
-    assert tags[LAUNCHED_BY].endswith("dpsynth run")
-    return console.export_text()
-
-
-def _abort():
-    raise typer.Abort
-
-
-def test_a_person_sees_the_price_and_may_say_no(declared, monkeypatch):
-    spec, _, _ = declared
-    shown = ask(monkeypatch, spec, terminal=True, answer="y")
-    assert "letters/x" in shown
-    assert "1.25" in shown
-    assert "100 or more" in shown
-    assert "remains" in shown
+def test_a_person_sees_the_price_and_may_say_no_and_a_script_must_say_yes(ask):
+    shown = ask(terminal=True)
+    for told in ("letters/x", "1.25", "100 or more", "remains"):
+        assert told in shown
     with pytest.raises(typer.Abort):
-        ask(monkeypatch, spec, terminal=True)
-
-
-def test_a_script_must_say_yes(declared, monkeypatch):
-    spec, _, _ = declared
+        ask(terminal=True, answer="n")
     with pytest.raises(typer.BadParameter, match="--yes"):
-        ask(monkeypatch, spec, terminal=False)
-    assert "letters/x" in ask(monkeypatch, spec, terminal=False, yes=True)
+        ask(terminal=False)
+    assert "letters/x" in ask(terminal=False, yes=True)
 
 
 def test_a_run_beyond_the_budget_is_refused_before_it_starts(declared, monkeypatch):
@@ -191,6 +167,12 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     last = plan.methods[-1]
     made_from = {"public_language_model": "a model", "public_clusters": "clusters"}
     request = stage_request(spec, last, last.plan.stages[0], release="1", inputs=made_from)
+    ledger.reserve(replace(request, release="of another name"), plan.budget, plan.releases)
+    (pending,) = pending_releases(spec, {asset, "another/asset"}, "", ledger)
+    assert (pending.asset, pending.again) == (asset, False)
+    assert 0 < pending.epsilon <= spec.budget.epsilon
+    assert pending_releases(spec, set(), "", ledger) == []
+    assert pending_releases(spec, {asset}, "of another name", ledger) == []
     ledger.reserve(request, plan.budget, plan.releases)
     assert pending_releases(spec, {asset}, "", ledger) == []
     (named,) = pending_releases(spec, {asset}, "a new name", ledger)
@@ -207,16 +189,6 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
         run_module._expect_room(edited, {asset}, "", ledger)
     told = str(refused.value)
     assert ("`temperature`" in told, "`inputs`" in told, "\n" in told) == (True, False, False)
-
-
-def test_a_release_of_another_name_pays_for_none_without_a_name(declared):
-    spec, plan, ledger = declared
-    asset = plan.releases[-1].asset
-    last = plan.methods[-1]
-    request = stage_request(spec, last, last.plan.stages[0], release="2026-12-01T03:00")
-    ledger.reserve(request, plan.budget, plan.releases)
-    assert pending_releases(spec, {asset}, "2026-12-01T03:00", ledger) == []
-    assert pending_releases(spec, {asset}, "", ledger) != []
 
 
 def test_a_release_on_another_that_is_drawn_anew_is_asked_about(tmp_path, monkeypatch):
@@ -259,24 +231,18 @@ def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, mo
         assert [each.asset for each in pending] == asked
 
 
-@pytest.mark.parametrize("name", ["r1 ", " r1", "r\u200b1", "r1\n", "\u00a0"])
-def test_a_name_that_looks_like_another_is_refused(name):
-    with pytest.raises(
-        typer.BadParameter, match="a different name is a different release"
-    ) as raised:
+def test_a_name_that_looks_like_another_is_refused_wherever_it_is_given():
+    """Which names do is told in `run/test_runner.py`."""
+    name = "r\u200b1"
+    tagged = SimpleNamespace(run=SimpleNamespace(tags={RELEASE: name}))
+    plain = SimpleNamespace(run=SimpleNamespace(tags={}))
+    with pytest.raises(typer.BadParameter, match="a different name is a different") as raised:
         run_module.run("letters", release=name)
     assert raised.value.message.isprintable()
-    context = SimpleNamespace(run=SimpleNamespace(tags={RELEASE: name}))
-    with pytest.raises(dg.Failure, match="invisible"):
-        release_name(context, ReleaseConfig())
-    with pytest.raises(dg.Failure, match="invisible"):
-        release_name(context, ReleaseConfig(release=name))
-
-
-def test_other_names_are_taken():
-    context = SimpleNamespace(run=SimpleNamespace(tags={}))
-    for name in ("2026-12-01T03:00", "Frühling 2", "1"):
-        assert release_name(context, ReleaseConfig(release=name)) == name
+    for context, config in ((tagged, ReleaseConfig()), (plain, ReleaseConfig(release=name))):
+        with pytest.raises(dg.Failure, match="invisible"):
+            release_name(context, config)
+    assert release_name(plain, ReleaseConfig(release="Frühling 2")) == "Frühling 2"
 
 
 @pytest.mark.parametrize(("unknown", "told"), [(0, None), (2, "source.max_set_aside")])

@@ -105,8 +105,9 @@ def test_what_does_not_fit_is_told_with_its_reason():
     why = dict(found.others)
     assert {"mean_clustered", "mean_uniform", "invisible_ink"} <= set(why)
     assert "do not fill" in why["mean_clustered"]
-    undeclared = dict(advise(declared(None), BASE, cells=[]).others)
-    assert "not declared" in undeclared["mean_uniform"]
+    undeclared = advise(declared(None), BASE, cells=[])
+    assert "not declared" in dict(undeclared.others)["mean_uniform"]
+    assert "No number of records" in " ".join(undeclared.notes)
     many = advise(declared(100_000, 8.0), BASE, rows=300, cells=[])
     assert "mean_uniform" in {each.line for each in many.offers}
 
@@ -131,10 +132,6 @@ def test_minutes_follow_from_counts_and_a_trial_of_this_machine():
 def test_nobody_asked_for_minutes_and_none_are_tried(monkeypatch):
     monkeypatch.setattr(minutes, "machine_speed", lambda _: pytest.fail("was tried"))
     assert all(each.minutes is None for each in advise(declared(4000), BASE, cells=[]).offers)
-
-
-def test_an_undeclared_number_of_records_is_noted():
-    assert "No number of records" in " ".join(advise(declared(None), BASE, cells=[]).notes)
 
 
 def test_nothing_measured_on_free_text_is_expected_of_records_with_a_structure():

@@ -1,6 +1,5 @@
 """A benchmark that takes seconds: invented letters, a model of a few thousand numbers."""
 
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -50,7 +49,6 @@ def write(folder: Path, **changes) -> Path:
 @pytest.fixture(scope="session")
 def letters(tmp_path_factory) -> Path:
     """A folder with the letters of the demo's grammar: benchmark records and public documents."""
-    sys.path.append(str(ROOT / "data" / "demo"))
     import mailboxes
 
     folder = tmp_path_factory.mktemp("letters")
@@ -63,8 +61,6 @@ def letters(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
+def home(own_home) -> Path:
     """An installation of its own."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DPSYNTH_DATASETS", raising=False)
-    return tmp_path / "home"
+    return own_home

@@ -1,5 +1,7 @@
 """Benchmark files: read strictly, kept apart from dataset files, never over private records."""
 
+import shutil
+
 import polars as pl
 import pytest
 
@@ -27,16 +29,44 @@ def problem(file) -> str:
     return str(refused.value)
 
 
-def test_every_seed_has_references_and_the_whole_grid(letters, home):
-    spec = found_benchmark(write(letters, seeds=2))
-    found = list(places(spec))
-    assert len(found) == len(set(found)) == 2 * (2 + 2)
-    assert [(p.line, p.epsilon, p.records) for p in found[:4]] == [
-        ("public_only", None, 300),
-        ("real_data", None, 300),
-        ("evolved", 8.0, 300),
-        ("evolved", 4.0, 150),
+def cells_of(entry, seed=0, dataset="letters", line="evolved"):
+    """A line's cells of an entry of the grid, as `places` names them."""
+    return [
+        (seed, dataset, line, epsilon, records)
+        for records in entry["records"]
+        for epsilon in entry["epsilons"]
     ]
+
+
+RICH, POOR = {"epsilons": [8.0, 4.0], "records": [300]}, {"epsilons": [2.0], "records": [100]}
+OWN = [{"name": "evolved", "method": "aug_pe"}, {"name": "few", "method": "aug_pe", "grid": [POOR]}]
+HERE = {"datasets": ["letters"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cells"),
+    [
+        ({"grid": [RICH], "seeds": 2}, [*cells_of(RICH), *cells_of(RICH, seed=1)]),
+        ({"grid": [RICH], "methods": OWN}, [*cells_of(RICH), *cells_of(POOR, line="few")]),
+        (
+            {"grid": [POOR | HERE | {"seeds": 2}, POOR]},
+            [*cells_of(POOR), *cells_of(POOR, dataset="notes"), *cells_of(POOR, seed=1)],
+        ),
+        ({"grid": [POOR | HERE]}, cells_of(POOR)),
+    ],
+    ids=["every seed", "a line's own budgets", "an entry's own runs", "an entry's own datasets"],
+)
+def test_cells_are_those_of_the_grid_and_every_seed_has_references(letters, home, changes, cells):
+    own = attributes(letters)["datasets"]["letters"]
+    several = any("datasets" in entry for entry in changes["grid"])
+    datasets = {"letters": own, "notes": own} if several else {"letters": own}
+    spec = found_benchmark(write(letters, datasets=datasets, **changes))
+    made = [(p.seed, p.dataset, p.line, p.epsilon, p.records) for p in places(spec)]
+    assert len(made) == len(set(made))
+    assert [cell for cell in made if cell[2] not in spec.references] == cells
+    seeds = range(changes.get("seeds", 1))
+    lines = {(seed, line) for seed, _, line, epsilon, _ in made if epsilon is None}
+    assert lines == {(seed, line) for seed in seeds for line in ("public_only", "real_data")}
 
 
 @pytest.mark.parametrize(
@@ -64,35 +94,33 @@ def test_what_cannot_be_used_is_one_line_with_its_file(letters, home, changes, t
     assert str(file) in message
 
 
-def test_records_must_be_declared_public(letters, home):
+@pytest.mark.parametrize("public", [None, False])
+def test_records_must_be_declared_public(letters, home, public):
     datasets = attributes(letters)["datasets"]
-    del datasets["letters"]["public"]
-    assert "datasets.letters.public" in problem(write(letters, datasets=datasets))
-    datasets["letters"]["public"] = False
+    datasets["letters"] |= {"public": public}
     assert "datasets.letters.public" in problem(write(letters, datasets=datasets))
 
 
-@pytest.mark.parametrize("how", ["file", "folder", "glob", "link", "hard link"])
-def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, monkeypatch, how):
-    kept = tmp_path / "kept"
+@pytest.mark.parametrize("field", ["path", "documents"])
+@pytest.mark.parametrize("source", ["letters.csv", "", "*.csv"])
+def test_the_source_of_a_private_dataset_is_refused(
+    letters, home, tmp_path, monkeypatch, source, field
+):
+    """By any of its names: the file itself, a link to it, and a hard link."""
+    kept, real = tmp_path / "kept", tmp_path / "kept" / "letters.csv"
     kept.mkdir()
-    real = kept / "letters.csv"
-    real.write_bytes((letters / "letters.csv").read_bytes())
-    named = tmp_path / "named.csv"
-    {
-        "link": lambda: named.symlink_to(real),
-        "hard link": lambda: named.hardlink_to(real),
-    }.get(how, lambda: None)()
-    source = {"folder": kept, "glob": kept / "*.csv"}.get(how, real)
-    written(tmp_path / "mine.yaml", FIELDS | {"name": "mine", "source": {"path": str(source)}})
+    shutil.copy(letters / "letters.csv", real)
+    (tmp_path / "link.csv").symlink_to(real)
+    (tmp_path / "hard_link.csv").hardlink_to(real)
+    private = {"name": "mine", "source": {"path": str(kept / source)}}
+    written(tmp_path / "mine.yaml", FIELDS | private)
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
-    datasets = attributes(letters)["datasets"]
-    datasets["letters"]["path"] = str(named if named.exists() else real)
-    message = problem(write(letters, datasets=datasets))
-    assert "a file of the private dataset 'mine'" in message
-    datasets["letters"]["path"] = str(letters / "letters.csv")
-    datasets["letters"]["documents"] = str(real)
-    assert "datasets.letters.documents" in problem(write(letters, datasets=datasets))
+    for named in (real, tmp_path / "link.csv", tmp_path / "hard_link.csv"):
+        datasets = attributes(letters)["datasets"]
+        datasets["letters"][field] = str(named)
+        message = problem(write(letters, datasets=datasets))
+        assert f"datasets.letters.{field}: " in message
+        assert "a file of the private dataset 'mine'" in message
 
 
 @pytest.mark.parametrize(
@@ -103,7 +131,6 @@ def test_the_source_of_a_private_dataset_is_refused(letters, home, tmp_path, mon
             {"name": "mine", "source": {"path": "{{ env.DPSYNTH_DATA_NOT_SET }}/x.csv"}},
             "cannot be read",
         ),
-        ({"name": "mine", "source": "x"}, "cannot be read"),
         ("x", "cannot be read"),
         (
             {"name": "mine", "source": {"path": "y"}, "evaluation": {"canaries": "SOURCE"}},
@@ -121,18 +148,20 @@ def test_a_private_declaration_that_does_not_hold_is_private_still(
     assert expected in problem(write(letters))
 
 
-def admit(prints, private, texts):
-    key = store_key(PrivateFiles(private), private)
-    reader = Reader(cohort="mine", account="mine", dataset="mine")
-    assert prints.admit(reader, Prints(text_prints(texts, key))) is None
-
-
-def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
+def admitted(home, texts):
+    """The installation's fingerprints, once a cohort has read these texts."""
     private = Home(home).sensitive
     private.mkdir(parents=True, mode=0o700)
     prints = Fingerprints(PrivateFiles(private), private)
+    key = store_key(PrivateFiles(private), private)
+    reader = Reader(cohort="mine", account="mine", dataset="mine")
+    assert prints.admit(reader, Prints(text_prints(texts, key))) is None
+    return prints
+
+
+def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
     read = [f"a letter of the person number {number}" for number in range(200)]
-    admit(prints, private, read)
+    prints = admitted(home, read)
     assert prints.holds_most_of(read)
     assert not prints.holds_most_of(read[:99])
     others = [f"some public text of number {number}" for number in range(4000)]
@@ -144,11 +173,7 @@ def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
 def test_a_copy_of_records_that_a_cohort_has_read_is_refused_before_a_cell(letters, home):
     bench = DatasetBench(found_benchmark(write(letters)), "letters", home / "bench")
     assert bench.cohort.source.height == 300
-    private = Home(home).sensitive
-    private.mkdir(parents=True, mode=0o700)
-    prints = Fingerprints(PrivateFiles(private), private)
-    texts = pl.read_csv(letters / "letters.csv")["text"].to_list()
-    admit(prints, private, texts)
+    admitted(home, pl.read_csv(letters / "letters.csv")["text"].to_list())
     bench = DatasetBench(found_benchmark(write(letters)), "letters", home / "bench")
     with pytest.raises(PrivacyError, match="a cohort of this installation has read"):
         bench.run(next(places(bench.spec)))
@@ -175,52 +200,3 @@ def test_the_file_of_the_leaderboard_holds(monkeypatch, home, tmp_path):
     assert set(found.datasets) == {"yelp", "ag_news", "movies"} | few
     for name in few:
         assert found.scored_rows_of(name) < found.scored_rows_of("ag_news")
-
-
-def test_a_line_may_have_budgets_of_its_own(letters):
-    methods = [
-        {"name": "evolved", "method": "aug_pe"},
-        {
-            "name": "few",
-            "method": "aug_pe",
-            "grid": [{"epsilons": [2.0], "records": [100]}],
-        },
-    ]
-    grid = [{"epsilons": [8.0, 4.0], "records": [300]}]
-    spec = found_benchmark(write(letters, methods=methods, grid=grid))
-    assert spec.sizes == [(8.0, 300), (4.0, 300), (2.0, 100)]
-    made = [
-        (place.line, place.epsilon, place.records)
-        for place in places(spec)
-        if place.epsilon is not None
-    ]
-    assert made == [("evolved", 8.0, 300), ("evolved", 4.0, 300), ("few", 2.0, 100)]
-
-
-def test_an_entry_of_the_grid_may_have_runs_and_datasets_of_its_own(letters):
-    own = attributes(letters)["datasets"]["letters"]
-    grid = [
-        {"epsilons": [8.0], "records": [300], "datasets": ["letters"], "seeds": 2},
-        {"epsilons": [8.0], "records": [300]},
-        {"epsilons": [4.0], "records": [300], "datasets": ["letters"]},
-    ]
-    spec = found_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
-    made = [
-        (place.seed, place.dataset, place.epsilon)
-        for place in places(spec)
-        if place.line == "evolved"
-    ]
-    assert made == [
-        (0, "letters", 8.0),
-        (0, "notes", 8.0),
-        (0, "letters", 4.0),
-        (1, "letters", 8.0),
-    ]
-    assert {place.seed for place in places(spec) if place.epsilon is None} == {0}
-
-
-def test_a_line_is_none_where_it_has_no_cell(letters):
-    own = attributes(letters)["datasets"]["letters"]
-    grid = [{"epsilons": [8.0], "records": [300], "datasets": ["letters"]}]
-    spec = found_benchmark(write(letters, datasets={"letters": own, "notes": own}, grid=grid))
-    assert {place.dataset for place in places(spec) if place.line == "evolved"} == {"letters"}

@@ -11,15 +11,13 @@ from dpsynth_assets.benchmark.leaderboard_page import (
     import_cells,
     standing_leaderboard,
 )
-from dpsynth_assets.benchmark.running import DatasetBench, Place, places
+from dpsynth_assets.benchmark.running import DatasetBench, places
 from dpsynth_assets.cli.benchmark import app
 from dpsynth_assets.datasets.benchmark_spec import found_benchmark
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets_tests.benchmark.conftest import AUG_PE, attributes, write
+from dpsynth_assets_tests.benchmark.conftest import attributes, write
 
 pytestmark = pytest.mark.slow
-
-EVOLVED = [{"name": "evolved", "method": "aug_pe", "settings": AUG_PE}]
 
 
 @pytest.fixture
@@ -34,16 +32,6 @@ def files(spec):
     }
 
 
-def test_a_benchmark_charges_no_ledger_of_the_installation(home, spec):
-    bench = DatasetBench(spec, "letters", benchmark_folder(spec.name))
-    found = bench.run(Place(dataset="letters", line="evolved", epsilon=8.0, records=300, seed=0))
-    assert found["guarantee"]["epsilon"] <= 8
-    assert found["tokens_written"] > 0
-    assert found["processor_seconds"] > 0
-    ledger = home / "ledger" / "ledger.sqlite"
-    assert not ledger.exists() or not Ledger(f"sqlite:///{ledger}").entries()
-
-
 def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
     runner = CliRunner()
     file = str(write(letters))
@@ -55,6 +43,12 @@ def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
     assert whole.exit_code == 0, whole.output
     assert "4 of 4 cells" in whole.output
     assert made.items() <= files(spec).items()
+    bench, cell = DatasetBench(spec, "letters", benchmark_folder("tiny")), list(places(spec))[2]
+    found = bench.found(cell)
+    assert (cell.line, found["guarantee"]["epsilon"] <= cell.epsilon) == ("evolved", True)
+    assert min(found["tokens_written"], found["processor_seconds"]) > 0
+    ledger = home / "ledger" / "ledger.sqlite"
+    assert not ledger.exists() or not Ledger(f"sqlite:///{ledger}").entries()
     runner.invoke(app, ["report", file])
     content = json.loads((benchmark_folder("tiny") / "leaderboard.json").read_text())
     assert content["missing_cells"] == 0
@@ -71,17 +65,12 @@ def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
 
 def test_a_dataset_may_be_scored_on_fewer_rows(letters, home):
     own = attributes(letters)["datasets"]["letters"]
-    few = {**own, "scored_rows": 12}
-    changes = {"datasets": {"letters": own, "few": few}, "methods": EVOLVED, "references": []}
-    spec = found_benchmark(write(letters, grid=[{"epsilons": [8], "records": [300]}], **changes))
-    scored = {
-        place.dataset: DatasetBench(spec, place.dataset, benchmark_folder("tiny")).run(place)
-        for place in places(spec)
-    }
-    assert {name: found["scored_rows"] for name, found in scored.items()} == {
-        "letters": 20,
-        "few": 12,
-    }
+    datasets = {"letters": own, "few": own | {"scored_rows": 12}}
+    grid = [{"epsilons": [8], "records": [300]}]
+    spec = found_benchmark(write(letters, grid=grid, datasets=datasets, references=[]))
+    for place, rows in zip(places(spec), (20, 12), strict=True):
+        found = DatasetBench(spec, place.dataset, benchmark_folder("tiny")).run(place)
+        assert found["scored_rows"] == rows
     board = standing_leaderboard(spec)
     assert board.missing == 0
     assert board.facts["rows scored"] == "20, 12 on few"

@@ -40,18 +40,10 @@ def offline(monkeypatch):
     [
         ("EMAIL_ADDRESS", "mail ann.lee@example.co.uk now", "ann.lee@example.co.uk"),
         ("PHONE_NUMBER", "call (212) 555-0143, please", "(212) 555-0143"),
-        ("CREDIT_CARD", "paid with 4111 1111 1111 1111.", "4111 1111 1111 1111"),
-        ("IBAN_CODE", "to DE89370400440532013000 today", "DE89370400440532013000"),
-        ("US_SSN", "my number is 536-22-8145", "536-22-8145"),
-        ("IP_ADDRESS", "from 10.20.30.40, twice", "10.20.30.40"),
     ],
 )
 def test_presidio_finds_by_rules_and_without_the_network(offline, entity, text, value):
     assert value in found(kind("presidio", entity=entity), text)
-
-
-def test_a_checksum_that_fails_is_no_card():
-    assert found(kind("presidio", entity="CREDIT_CARD"), "paid with 4111 1111 1111 1112.") == []
 
 
 def test_the_least_score_is_kept():
@@ -114,6 +106,7 @@ def test_rare_words_lie_around_their_place_in_the_vocabulary():
     assert rare_words(texts, quantile=0.0, count=2) == ["w0", "w1"]
     assert rare_words(texts, quantile=1.0, count=2) == ["w8", "w9"]
     assert set(rare_words(texts, quantile=0.5, count=2)) <= {"w3", "w4", "w5"}
+    assert listed_words(rare_words([], quantile=0.2, count=5))("anything") == []
     assert found(kind("rare_words", quantile=0.0, words=1), "W0 and w1", texts) == ["W0"]
 
 
@@ -122,11 +115,6 @@ def test_a_rare_word_is_found_where_the_vocabulary_counted_it_and_not_inside_oth
     declared = kind("rare_words", quantile=0.0, words=2)
     assert rare_words(texts, quantile=0.0, count=2) == ["go", "ll"]
     assert [found(declared, text, texts) for text in texts] == [["ll"], ["go"], [], []]
-
-
-def test_an_empty_list_finds_nothing():
-    assert listed_words([])("anything") == []
-    assert rare_words([], quantile=0.2, count=5) == []
 
 
 def test_equal_secrets_are_written_alike():

@@ -21,40 +21,29 @@ def declared(*kinds):
     return SecretsSpec.model_validate({"kinds": list(kinds)})
 
 
-def test_each_record_counts_once_for_a_secret():
-    found = find_secrets(RECORDS, declared(CODES))
-    assert found.secrets["value"].to_list() == ["code 11", "code 22"]
-    assert found.secrets["records"].to_list() == [1, 2]
-
-
-def test_a_kind_may_be_one_secret():
-    found = find_secrets(RECORDS, declared({**CODES, "each": "kind"}))
-    assert found.secrets["records"].to_list() == [2]
-
-
-def test_equal_values_of_two_kinds_are_two_secrets():
-    both = declared(CODES, {**CODES, "name": "again"})
-    assert find_secrets(RECORDS, both).secrets["kind"].to_list() == ["again"] * 2 + ["code"] * 2
+@pytest.mark.parametrize(
+    ("kinds", "secrets"),
+    [
+        ([CODES], [("code", "code 11", 1), ("code", "code 22", 2)]),
+        ([{**CODES, "each": "kind"}], [("code", "", 2)]),
+        (
+            [CODES, {**CODES, "name": "again", "pattern": "code 11"}],
+            [("again", "code 11", 1), ("code", "code 11", 1), ("code", "code 22", 2)],
+        ),
+    ],
+    ids=["each value", "a kind as one", "two kinds"],
+)
+def test_each_record_counts_once_for_a_secret_of_its_kind(kinds, secrets):
+    found = find_secrets(RECORDS, declared(*kinds))
+    assert found.secrets.columns == ["kind", "value", "records"]
+    assert found.secrets.rows() == secrets
+    assert "code 11" not in repr(found)
+    assert find_secrets(RECORDS.head(0), declared(*kinds)).secrets.height == 0
 
 
 def test_caps_are_compared_for_the_steward():
     summary = find_secrets(RECORDS, declared(CODES)).over_their_caps(declared(CODES))
     assert summary == {"code": {"secrets": 2, "most_records": 2, "over_cap": 1}}
-
-
-def test_no_representation_shows_a_secret():
-    assert "code 11" not in repr(find_secrets(RECORDS, declared(CODES)))
-
-
-def test_nothing_found_is_an_empty_table():
-    found = find_secrets(RECORDS.head(0), declared(CODES))
-    assert (found.secrets.height, found.secrets.columns) == (0, ["kind", "value", "records"])
-
-
-def test_progress_tells_shares_alone():
-    told = []
-    find_secrets(RECORDS, declared(CODES, {**CODES, "name": "b"}), progress=told.append)
-    assert told == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("with_id", [True, False])

@@ -1,6 +1,5 @@
 """A real server over an artifact that writes without a model."""
 
-import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import pytest
 
 from dpsynth_assets.serving.app import Endpoint, RowServer, Served
 from dpsynth_assets.serving.row_queue import RowQueue
+from dpsynth_assets_tests.children import free_port
 
 LABEL = {
     "guarantee": {"type": "dp", "epsilon": 3.0, "delta": 1e-6, "definition": "(ε, δ)-DP"},
@@ -64,9 +64,7 @@ def endpoint(source, *, token="", waiting=64, batch_rows=4, canaries=()):
 @contextmanager
 def listening(opened, app=None):
     """Runs the server of an endpoint on a free port of this machine; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = RowServer(app or opened.app(), opened.queue, host="127.0.0.1", port=port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -30,20 +30,15 @@ def completion(client, **fields):
     return client.post("/v1/completions", json=body)
 
 
-def test_a_label_and_a_number_of_rows_are_answered_with_their_provenance(client, source):
-    answer = completion(client, n=3).json()
-    assert [choice["text"] for choice in answer["choices"]] == ["a billing letter"] * 3
-    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
-    assert answer["usage"]["completion_tokens"] == 9
-    assert answer["dpsynth"]["guarantee"]["epsilon"] == 3.0
-    assert answer["dpsynth"]["epsilon_of_this_request"] == 0.0
-    assert answer["dpsynth"]["reservation"] == "r" * 32
-
-
-def test_several_labels_in_one_request(client):
+def test_labels_and_a_number_of_rows_are_answered_with_their_provenance(client, source):
     answer = completion(client, prompt=["billing", "delivery"], n=2).json()
     labels = [choice["text"].split()[1] for choice in answer["choices"]]
     assert labels == ["billing", "billing", "delivery", "delivery"]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["completion_tokens"] == 12
+    assert answer["dpsynth"]["guarantee"]["epsilon"] == 3.0
+    assert answer["dpsynth"]["epsilon_of_this_request"] == 0.0
+    assert answer["dpsynth"]["reservation"] == "r" * 32
 
 
 def test_sampling_reaches_the_writer_and_seeds_differ(client, source):
@@ -67,11 +62,9 @@ def test_the_ledger_gets_one_line_a_day(opened, monkeypatch):
 
 WRONG = [
     ({"prompt": "a secret of mine"}, "'billing', 'delivery'", "prompt"),
-    ({"n": 0}, "n: ", "n"),
     ({"n": 9}, "at most 8 rows", "n"),
     ({"prompt": ["billing"] * 9}, "at most 8 rows", "n"),
     ({"max_tokens": 41}, "at most 40", "max_tokens"),
-    ({"temperature": -1}, "temperature", "temperature"),
     ({"temperature": 1e-39}, "0.01", "temperature"),
     ({"top_p": 0}, "top_p", "top_p"),
     ({"top_p": 1e-320}, "top_p", "top_p"),
@@ -81,7 +74,6 @@ WRONG = [
     ({"x" * 5000: 1}, "body: expected no such field", "body"),
     ({"seed": 3}, "no such field", "seed"),
     ({"suffix": "a secret of mine"}, "no such field", "suffix"),
-    ({"logprobs": 5}, "no such field", "logprobs"),
 ]
 
 

@@ -8,7 +8,6 @@ import traceback
 from functools import partial
 from types import SimpleNamespace
 
-import dagster as dg
 import pytest
 
 from dpsynth_assets.orchestration.resources.stores import PartWorkers
@@ -60,15 +59,6 @@ def test_a_refusal_of_a_worker_keeps_its_message(parts, count):
         list(LocalWorkers(count).map_parts(tasks.refuses, parts))
 
 
-def test_a_worker_that_is_killed_is_not_called_again(parts, tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    with pytest.raises(WorkerError, match="a process that ended"):
-        list(LocalWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
-    # The other worker, which is ended with this one, may have got no further than an empty mark.
-    assert {mark.read_text() for mark in marks.iterdir()} - {""} == {"x"}
-
-
 def test_whoever_wants_no_more_waits_for_no_part(parts, tmp_path):
     results = LocalWorkers(2).map_parts(tasks.LongAfterTheFirst(tmp_path), parts)
     assert next(results) == 0
@@ -95,12 +85,14 @@ def test_opened_workers_stay_with_what_they_keep_until_the_block_ends(parts, cou
     assert times == 1, "nothing is left of what was kept"
 
 
-def test_opened_workers_begin_anew_after_a_map_that_failed(parts, tmp_path):
+def test_a_worker_that_is_killed_is_not_called_again_and_the_next_map_begins_anew(parts, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
     with LocalWorkers(2).opened() as workers:
         with pytest.raises(WorkerError, match="a process that ended"):
             list(workers.map_parts(tasks.DiesOnce(marks), parts))
+        # The other worker, ended with this one, may have got no further than an empty mark.
+        assert {mark.read_text() for mark in marks.iterdir()} - {""} == {"x"}
         assert not multiprocessing.active_children()
         assert next(iter(list(workers.map_parts(tasks.length, parts)))) == len(tasks.SECRET)
     assert not multiprocessing.active_children()
@@ -145,15 +137,8 @@ def test_what_is_no_worker_is_refused(monkeypatch, name, value):
 
 
 def test_no_run_config_chooses_the_workers():
-    @dg.asset
-    def who(workers: PartWorkers) -> int:
-        return workers.open().count
-
-    defs = dg.Definitions(assets=[who], resources={"workers": PartWorkers()})
-    job = defs.resolve_implicit_global_asset_job_def()
-    chosen = {"resources": {"workers": {"config": {"kind": "ray"}}}}
-    with pytest.raises(dg.DagsterInvalidConfigError):
-        job.execute_in_process(run_config=chosen)
+    """A resource without fields takes none: `security/test_run_config.py`."""
+    assert set(PartWorkers.model_fields) == set()
 
 
 class Called:
