@@ -1,5 +1,7 @@
 """`dpsynth key` and `dpsynth approve`, with a dataset file that asks for approvals."""
 
+from functools import partial
+
 import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
@@ -9,24 +11,13 @@ from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets_tests.children import dpsynth
 from dpsynth_assets_tests.declared import FIELDS, written
 
+said = partial(dpsynth, code=0)
+
 
 @pytest.fixture
-def person(tmp_path, monkeypatch):
+def person(tmp_path, own_datasets, monkeypatch):
     """Becomes a person of this installation, who has a key."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "declared"))
-    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-
-    def become(name):
-        monkeypatch.setenv("DPSYNTH_SIGNING_KEY", str(tmp_path / name))
-
-    return become
-
-
-def said(*arguments, code=0):
-    told = dpsynth(*arguments)
-    assert told.exit_code == code, told.output
-    return told
+    return lambda name: monkeypatch.setenv("DPSYNTH_SIGNING_KEY", str(tmp_path / name))
 
 
 @pytest.fixture
@@ -49,8 +40,8 @@ def asked(tmp_path, person):
     }
 
 
-def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, person, asked):
-    file = tmp_path / "declared" / "reviews.yaml"
+def test_a_cohort_is_paid_for_once_others_have_approved_its_file(own_datasets, person, asked):
+    file = own_datasets / "reviews.yaml"
     unasked = {name: value for name, value in asked.items() if not name.startswith("approv")}
 
     def refusal(changes):
@@ -74,8 +65,8 @@ def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, perso
     said("approve", "nobody", code=2)
 
 
-def test_an_approver_sees_what_is_signed_and_what_was_edited(tmp_path, person, asked):
-    file = written(tmp_path / "declared" / "reviews.yaml", asked)
+def test_an_approver_sees_what_is_signed_and_what_was_edited(own_datasets, person, asked):
+    file = written(own_datasets / "reviews.yaml", asked)
     person("cem")
     first = said("approve", "reviews", "--yes").stderr
     for told in ("one record", "add-remove", "ε = 60", "δ = 1e-06", "2 of 2 approvals"):
