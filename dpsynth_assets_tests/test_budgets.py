@@ -116,7 +116,7 @@ def test_schedules_of_cohorts_that_share_records_stand_with_their_account(ledger
     assert (told.rounds, told.rounds_left, month_of_last_round(told, NOW)) == (None, None, "")
 
 
-CLIPPED = {"expected_batch_size": 64, "clip_bound": 4.0}
+CLIPPED = {"expected_batch_size": 64, "clip_bound": 6.0}
 
 
 @pytest.mark.parametrize(

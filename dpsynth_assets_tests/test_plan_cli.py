@@ -167,7 +167,7 @@ def test_prompts_can_be_read_by_label_before_anything_is_priced(folder):
         "public_facts": {"labels": {"kind": {"ADM": "admission", "2": "discharge"}}},
     }
     declare(folder, {"method": "aug_pe"}, domain="Notes of nurses", **labels)
-    second, first = json.loads(plan("notes", "--prompts", "--json").output)  # Keys are sorted.
+    first, second = json.loads(plan("notes", "--prompts", "--json").output)
     assert (first["label"], second["label"]) == ("ADM", "2")
     assert "Notes of nurses" in first["instruction"]
     assert first["public_prompt"].endswith('admission: "')

@@ -115,7 +115,7 @@ BYTES = SECRET.encode()
         ({"raw": [BYTES]}, "columns.object.1"),
         ({"raw": [[BYTES]]}, "columns.object.1"),
         ({"raw": [{"a": BYTES}]}, "columns.object.1"),
-        ({"row": ["a"]}, "Did you mean 'row'?"),
+        ({"raws": ["a"]}, "Did you mean 'raws'?"),
     ],
 )
 def test_bytes_and_missing_columns_are_refused_by_their_place_and_not_shown(tmp_path, table, told):
