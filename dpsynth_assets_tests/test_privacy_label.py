@@ -97,6 +97,14 @@ def test_a_label_has_every_section_an_honest_report_needs(ledger):
     assert label["guarantee"]["type"] == "dp"
     assert label["method"]["paper"].startswith("Amin et al. 2025")
     assert json.loads(json.dumps(label)) == label
+    profile = label["guarantee"]["privacy_profile"]
+    deltas = [point["delta"] for point in profile]
+    assert deltas == sorted(deltas, reverse=True)
+    assert next(point["delta"] for point in profile if point["epsilon"] > 4) < 1e-6
+    with pytest.raises(PrivacyError, match="reservation"):
+        corpus_label(ledger.entries(), "no-such-charge")
+    with pytest.raises(PrivacyError, match="charges"):
+        cohort_label(ledger.entries(), "nobody")
 
 
 def test_a_corpus_states_its_own_cost_with_what_it_builds_on_and_nothing_else(ledger):
@@ -128,22 +136,10 @@ def test_a_label_says_what_its_neighbours_hide(ledger, relation, hidden):
     assert "batches share no record" in label["mechanisms"][0]["in_words"], "a unit's may lie apart"
 
 
-def test_the_profile_passes_through_the_stated_guarantee(ledger):
-    reservation = histogram_and_corpus(ledger)
-    label = corpus_label(ledger.entries(), reservation)
-    deltas = [point["delta"] for point in label["guarantee"]["privacy_profile"]]
-    assert deltas == sorted(deltas, reverse=True)
-    above = [p for p in label["guarantee"]["privacy_profile"] if p["epsilon"] > 4]
-    assert above[0]["delta"] < 1e-6
-
-
-def test_gaussian_releases_state_their_mu(ledger):
-    reservation = release(ledger, event=GaussianEvent(noise_multiplier=2.0))
-    label = corpus_label(ledger.entries(), reservation)
-    assert label["guarantee"]["gaussian_dp_mu"] == pytest.approx(0.5)
-
-
-def test_whole_counts_state_a_mu_that_dominates_them(ledger):
+def test_gaussian_releases_state_their_mu_and_whole_counts_one_that_dominates_them(ledger):
+    plain = release(ledger, asset="tickets/plain", event=GaussianEvent(noise_multiplier=2.0))
+    stated = corpus_label(ledger.entries(), plain)["guarantee"]
+    assert stated["gaussian_dp_mu"] == pytest.approx(0.5)
     counts = NoisyHistogram(
         noise="gaussian", scale=1.5, relation=NeighboringRelation.ADD_REMOVE
     ).event()
@@ -230,18 +226,21 @@ def test_a_head_that_seals_a_private_bound_is_withheld(ledger):
     assert not any(seal in json.dumps(label) for seal in hashes)
 
 
-def test_an_untouched_card_agrees_with_the_ledger_even_after_later_charges(ledger, folder):
+def test_an_untouched_card_agrees_even_after_later_charges_and_an_edited_number_is_named(
+    ledger, folder
+):
     assert corpus_problems(folder, ledger.entries()) == []
     release(ledger, asset="tickets/later/corpus")
     assert corpus_problems(folder, ledger.entries()) == []
-
-
-def test_an_edited_number_on_the_card_is_named(ledger, folder):
     label, card = json.loads((folder / "privacy_label.json").read_text()), folder / "README.md"
     shown = epsilon_up(label["guarantee"]["epsilon"])
     card.write_text(card.read_text().replace(f"ε = {shown}", "ε = 0.1", 1))
     (problem,) = corpus_problems(folder, ledger.entries())
     assert problem.startswith("README.md:")
+    (folder / "privacy_label.json").write_text("{")
+    assert len(corpus_problems(folder, ledger.entries())) == 1
+    (folder / "privacy_label.json").unlink()
+    assert len(corpus_problems(folder, ledger.entries())) == 1
 
 
 @pytest.mark.parametrize(
@@ -269,13 +268,6 @@ def test_a_label_of_another_ledger_is_refused(ledger, folder, tmp_path):
     other = Ledger(sqlite_url(tmp_path / "other"))
     histogram_and_corpus(other)
     assert corpus_problems(folder, other.entries())
-
-
-def test_a_missing_or_broken_label_is_one_problem(ledger, folder):
-    (folder / "privacy_label.json").write_text("{")
-    assert len(corpus_problems(folder, ledger.entries())) == 1
-    (folder / "privacy_label.json").unlink()
-    assert len(corpus_problems(folder, ledger.entries())) == 1
 
 
 def test_a_statement_is_compared_in_the_same_way(ledger, tmp_path):
@@ -315,14 +307,6 @@ def test_settings_are_written_as_words_and_a_prompt_as_it_stands(ledger):
     assert not re.search(r"^(#+) [^\n]+\n\n\1 ", card, re.MULTILINE), "a heading over nothing"
 
 
-def test_a_label_needs_a_charge_of_this_ledger(ledger):
-    release(ledger)
-    with pytest.raises(PrivacyError, match="reservation"):
-        corpus_label(ledger.entries(), "no-such-charge")
-    with pytest.raises(PrivacyError, match="charges"):
-        cohort_label(ledger.entries(), "nobody")
-
-
 def training(ledger, **chosen):
     """Charges a training and a corpus written from it; returns the assumptions of its label."""
     event = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=2.0, steps=10)
@@ -345,6 +329,12 @@ def test_a_label_says_what_the_sensitivity_of_a_training_rests_on(ledger):
     assert "Products.NATIVE" in whole
     assert "Products.FLOAT64" in whole
 
+    event = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=2.0, steps=10)
+    sampled = release(ledger, asset="tickets/sampled", event=event)
+    stated = " ".join(corpus_label(ledger.entries(), sampled)["assumptions"])
+    assert "sampling that is charged" in stated
+    assert "gradient" not in stated, "it trains nothing"
+
 
 def test_a_label_says_what_batch_mates_may_move_and_what_is_kept_back_for_it(ledger):
     shared = {"passes": "shared", "gradient_slack": 2.0**-17, "most_in_company": 360}
@@ -362,14 +352,6 @@ def test_a_label_says_in_which_company_the_states_of_records_were_read(ledger):
     made = release(ledger, asset="tickets/dataset_vectors", event=event, parameters=settings)
     stated = " ".join(corpus_label(ledger.entries(), made)["assumptions"])
     assert "in a pass that holds it alone" in stated
-
-
-def test_sampled_releases_that_train_nothing_speak_of_no_gradients(ledger):
-    event = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=2.0, steps=10)
-    reservation = release(ledger, event=event)
-    stated = " ".join(corpus_label(ledger.entries(), reservation)["assumptions"])
-    assert "sampling that is charged" in stated
-    assert "gradient" not in stated
 
 
 def test_a_card_says_which_rows_were_kept_and_by_what(tmp_path, ledger):

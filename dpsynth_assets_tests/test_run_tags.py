@@ -47,7 +47,7 @@ def run(instance, steps, tags=None, configured=()):
     return made.tags, list(asked.values())
 
 
-@pytest.mark.parametrize("written", ["abc", "nan", "inf", "-3", ""])
+@pytest.mark.parametrize("written", ["abc", "nan", "-3"])
 def test_a_tag_that_is_no_epsilon_is_replaced_and_stops_no_step(instance, written):
     tags, _ = run(instance, [("letters", "1.50")], tags={EPSILON: written})
     assert tags[EPSILON] == "1.50"

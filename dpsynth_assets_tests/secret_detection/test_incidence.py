@@ -34,9 +34,11 @@ def declared(*kinds):
     ids=["each value", "a kind as one", "two kinds"],
 )
 def test_each_record_counts_once_for_a_secret_of_its_kind(kinds, secrets):
-    found = find_secrets(RECORDS, declared(*kinds))
+    told = []
+    found = find_secrets(RECORDS, declared(*kinds), progress=told.append)
     assert found.secrets.columns == ["kind", "value", "records"]
     assert found.secrets.rows() == secrets
+    assert told == [number / len(kinds) for number in range(1, len(kinds) + 1)]
     assert "code 11" not in repr(found)
     assert find_secrets(RECORDS.head(0), declared(*kinds)).secrets.height == 0
 
