@@ -40,8 +40,13 @@ pytestmark = pytest.mark.usefixtures("known_speed")
 
 @pytest.fixture(scope="module")
 def graph():
-    specs = [dg.AssetSpec(dg.AssetKey(key.split("/")), deps=[*deps]) for key, deps in KEYS.items()]
-    return dg.Definitions(assets=specs).resolve_asset_graph()
+    assets = [
+        dg.asset(key=key.split("/"), deps=[dg.AssetKey(dep.split("/")) for dep in deps])(
+            lambda: None
+        )
+        for key, deps in KEYS.items()
+    ]
+    return dg.Definitions(assets=assets).resolve_asset_graph()
 
 
 REFUSED = {
@@ -110,9 +115,13 @@ def declared(tmp_path, monkeypatch):
 def ask(monkeypatch, declared):
     """Asks a person, or a script where there is no terminal, to pay for one release."""
 
-    def ask(*, terminal, yes=False, answer="y"):
+    def ask(*, terminal, yes=False, agrees=True):
+        def confirm(*_, **__):
+            if not agrees:
+                raise typer.Abort
+
         monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
-        monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: answer)
+        monkeypatch.setattr(run_module.typer, "confirm", confirm)
         pending = [PendingRelease("letters/x", 1.25, 100)]
         monkeypatch.setattr(run_module, "pending_releases", lambda *_: pending)
         console = Console(record=True, width=160)
@@ -132,7 +141,7 @@ def test_a_person_sees_the_price_and_may_say_no_and_a_script_must_say_yes(ask):
     for told in ("letters/x", "1.25", "100 or more", "remains"):
         assert told in shown
     with pytest.raises(typer.Abort):
-        ask(terminal=True, answer="n")
+        ask(terminal=True, agrees=False)
     with pytest.raises(typer.BadParameter, match="--yes"):
         ask(terminal=False)
     assert "letters/x" in ask(terminal=False, yes=True)
