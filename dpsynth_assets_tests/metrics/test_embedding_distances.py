@@ -154,14 +154,6 @@ def test_too_few_rows_are_refused(features):
         mauve_score(features[:99], features, QUICK)
 
 
-def test_the_constants_are_the_papers():
-    assert MauveSettings().model_dump() == {
-        "rows_per_cluster": 10, "kmeans_initializations": 5, "kmeans_iterations": 500,
-        "explained_variance": 0.9, "scaling_factor": 5.0, "divergence_points": 32,
-        "max_rows": 1000, "repeats": 5, "seed": 25, "embedder": None,
-    }  # fmt: skip
-
-
 def test_a_named_embedder_stands_in_for_the_features_and_beside_the_score():
     texts = [f"{'the ferry was late' if row % 2 else 'fold the eggs'} {row}" for row in range(100)]
     blank = np.zeros((100, 2), np.float32)

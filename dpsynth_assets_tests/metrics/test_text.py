@@ -96,14 +96,10 @@ def test_a_record_of_the_schema_parses_and_validates():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"title": 7}, {"cast": "B"}, {"cast": [""]}, {"href": "a b"}, {"more": 1}],
+    [{"title": 7}, {"cast": [""]}, {"href": "a b"}, {"more": 1}],
 )
 def test_a_wrong_field_parses_and_does_not_validate(changes):
     assert count(json.dumps(VALID | changes)) == (1, 1, 0)
-
-
-def test_a_missing_field_parses_and_does_not_validate():
-    assert count('{"title": "A"}', "[]", "7") == (3, 3, 0)
 
 
 @pytest.mark.parametrize(

@@ -298,19 +298,6 @@ def test_other_models_are_refused_in_one_line(config, expected):
 
 
 @pytest.mark.parametrize(
-    ("prompts", "options"),
-    [
-        ([[]], {}),
-        ([[1] * (COLUMNS + 1)], {}),
-        ([[1]], {"max_new_tokens": 64 - COLUMNS + 1}),
-    ],
-)
-def test_prompts_out_of_bounds_are_refused(decoder, prompts, options):
-    with pytest.raises(ValueError, match="Expected prompt"):
-        opened(decoder, prompts, **options)
-
-
-@pytest.mark.parametrize(
     ("change", "told"),
     [
         (lambda table: table["model.layers.1.mlp.up_proj.weight"][3].fill_(torch.nan), "up_proj"),

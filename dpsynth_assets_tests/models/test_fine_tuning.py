@@ -103,31 +103,26 @@ def folders(tmp_path):
 # Training
 
 
-def test_without_noise_and_clipping_private_training_is_plain_training(noiseless):
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [(bart, SEQUENCE), (llama, CAUSAL), (cohere, CAUSAL)],
+    ids=["sequence to sequence", "causal", "causal, with Opacus"],
+)
+def test_without_noise_and_clipping_private_training_is_plain_training(noiseless, make, loss):
     # Every record in every batch, C beyond every norm: both take the same steps of AdamW.
-    private, plain, data = bart(), bart(), examples()
+    private, plain, data = make(), make(), examples()
     run = mechanism(sampling_probability=1.0, expected_batch_size=len(data), l2_bound=1e4, steps=3)
-    train(private, run, settings(learning_rate=1e-3))
+    train(private, run, settings(learning_rate=1e-3), loss=loss)
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.1)
     for step in range(3):
         optimizer.param_groups[0]["lr"] = settings(learning_rate=1e-3).rate(step, 3)
         optimizer.zero_grad()
-        SEQUENCE(plain.eval(), data).mean().backward()
+        loss(plain.eval(), data).mean().backward()
         optimizer.step()
-    moved = weights(plain) - weights(bart())
+    moved = weights(plain) - weights(make())
     difference = (weights(private) - weights(plain)).norm() / moved.norm()
     assert moved.norm() > 0.05
     assert difference < 0.02
-
-
-def test_threads_take_the_same_steps_together(noiseless, monkeypatch):
-    found = []
-    for threads in (1, 2):
-        monkeypatch.setattr(torch, "get_num_threads", lambda own=threads: own)
-        model, run = bart(), mechanism(sampling_probability=1.0, steps=3)
-        train(model, run, settings(learning_rate=1e-3))
-        found.append(weights(model) - weights(bart()))
-    assert (found[1] - found[0]).norm() < 0.02 * found[0].norm()
 
 
 @pytest.mark.parametrize(("batch", "threads"), [(0, 2), (1, 2), (64, 1), (65, 2), (200, 3)])
@@ -137,22 +132,6 @@ def test_parts_come_in_rounds_of_one_a_thread_and_of_about_one_size(batch, threa
     assert sum(map(len, parts)) == batch
     assert size * threads <= 32 + threads
     assert len(parts) <= threads * -(-batch // 32)
-
-
-@pytest.mark.parametrize(
-    ("make", "loss"),
-    [(bart, SEQUENCE), (llama, CAUSAL), (cohere, CAUSAL)],
-    ids=["sequence to sequence", "causal", "causal, with Opacus"],
-)
-def test_little_noise_lets_a_model_learn(make, loss):
-    model, data = make(), examples(40)
-    with torch.no_grad():
-        before = float(loss(model, data).mean())
-    run = mechanism(steps=14, noise_multiplier=0.05, expected_batch_size=20.0)
-    train(model, run, settings(learning_rate=2e-2, micro_batch=20), data=data, loss=loss)
-    with torch.no_grad():
-        after = float(loss(model, data).mean())
-    assert after < 0.9 * before
 
 
 def test_a_run_says_which_layers_opacus_works_on():
@@ -461,14 +440,6 @@ def test_a_trial_leaves_the_model_as_it_was():
     refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
     assert torch.equal(weights(model), weights(bart()))
     assert all(each.grad is None for each in model.parameters())
-
-
-def test_a_parameter_that_nobody_clips_fails_the_trial():
-    model = bart()
-    model.model.slope = torch.nn.PReLU()
-    model.model.slope.register_buffer("calls", torch.zeros(1))
-    with pytest.raises(TypeError, match="PReLU"):
-        refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
 
 
 def test_layers_of_opacus_that_see_how_far_mates_pad_a_record_fail_the_trial_in_company():

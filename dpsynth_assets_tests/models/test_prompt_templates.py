@@ -251,13 +251,6 @@ def test_a_record_cannot_write_a_declared_end_that_is_a_plain_token(model, priva
     assert prompt.count(written.end_token_id) == frame
 
 
-def test_everything_else_is_the_models_own(model):
-    written = prompted(model, TURNS)
-    assert written.pad_token_id == model.pad_token_id
-    assert written.tokenizer is model.tokenizer
-    assert written.name == model.name
-
-
 def test_templates_are_what_the_dataset_file_declares():
     assert declared_templates(private()) is None
     schema = {"properties": {"title": {"type": "string"}}}

@@ -100,15 +100,6 @@ def test_the_engine_keeps_the_protocol(either):
     assert (either.layers, either.width) == (2, 32)
 
 
-def test_greedy_text_is_the_plain_models(engine, toy_model, prompts):
-    generations = engine.generate(prompts, GREEDY)
-    for prompt, generation in zip(prompts, generations, strict=True):
-        tokens, _ = plain_greedy(toy_model, prompt, NEW)
-        assert generation.token_ids == until_end(tokens, toy_model)
-        assert generation.finished == (toy_model.end_token_id in tokens)
-        assert generation.text == toy_model.decode(generation.token_ids)
-
-
 def test_text_prompts_begin_with_the_begin_token(engine, toy_model):
     ids = [toy_model.begin_token_id, *toy_model.encode("delivery\n")]
     assert engine.generate(["delivery\n"], GREEDY) == engine.generate([ids], GREEDY)

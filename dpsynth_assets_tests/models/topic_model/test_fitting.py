@@ -80,13 +80,6 @@ def test_memory_maps_and_lazy_texts_give_the_same_topics(corpus, settings, model
     assert_same(fit(corpus, settings, Lazy(corpus.texts), mapped), model)
 
 
-def test_documents_outside_the_sample_are_assigned_to_its_topics(corpus, settings):
-    small = settings.model_copy(update={"sample_documents": 240})
-    fitted = fit(corpus, small)
-    assert fitted.topics == TOPICS
-    assert fitted.sizes.sum() > 0.99 * len(corpus.texts)
-
-
 def test_each_word_is_embedded_once(corpus, settings):
     seen = []
 
@@ -104,12 +97,6 @@ def test_progress_rises_to_one(corpus, settings):
     assert shares == sorted(shares)
     assert shares[0] >= 0
     assert shares[-1] == 1
-
-
-@pytest.mark.parametrize(("fewest", "most"), [(2, 3), (12, 15), (4, 4)])
-def test_the_number_of_topics_keeps_its_bounds(corpus, settings, fewest, most):
-    bounded = settings.model_copy(update={"min_topics": fewest, "max_topics": most})
-    assert fewest <= fit(corpus, bounded).topics <= most
 
 
 def test_text_without_any_dense_group_still_gets_topics(corpus, settings):
