@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from dpsynth_assets_tests.stored import release_once
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
 PASSES = 3
-BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
+BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = (
     "before the charge",
     "marked, not charged",
     "charged, nothing begun",
@@ -119,30 +118,13 @@ class MarkedStore(ReleaseStore):
         return stored
 
 
-def costs_ex_post() -> bool:
-    """Whether the mechanism's cost is known once it has drawn, as FAULTS_GUARANTEE says."""
-    return os.environ.get("FAULTS_GUARANTEE", "") == "ex_post"
-
-
-def cost_of(drawn: list[list[int]]) -> Cost:
-    """The cost of a release; an ex-post one is a function of what was drawn."""
-    if costs_ex_post():
-        return Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=ex_post_epsilon(drawn))
-    return Cost(guarantee=GuaranteeType.DP, event=EVENT)
-
-
-def ex_post_epsilon(drawn: list[list[int]]) -> float:
-    """A made-up realised cost that differs from draw to draw."""
-    return 1.0 + abs(sum(map(sum, drawn))) / 1000
-
-
 def request(release: str, run_id: str) -> ReleaseRequest:
     return make_request(
         cohort=COHORT,
         dataset=COHORT,
         asset="/".join(KEY),
-        guarantee=GuaranteeType.EX_POST if costs_ex_post() else GuaranteeType.DP,
-        event=None if costs_ex_post() else EVENT,
+        guarantee=GuaranteeType.DP,
+        event=EVENT,
         parameters={"passes": PASSES},
         release=release,
         run_id=run_id,
@@ -176,13 +158,14 @@ def candidate_corpus(
                 if number == 1:
                     reached(PASS)
             reached(DRAWN)
-            return Release(value=StageRelease(facts={"dp_counts": drawn}), cost=cost_of(drawn))
+            cost = Cost(guarantee=GuaranteeType.DP, event=EVENT)
+            return Release(value=StageRelease(facts={"dp_counts": drawn}), cost=cost)
 
         stored = release_once(
             ledger=book,
             store=release_store,
             request=request(release_name(context, config), context.run_id),
-            terms=replace(TERMS, accepts_ex_post=costs_ex_post()),
+            terms=TERMS,
             plan=(),
             draw=draw,
             passes=lambda reservation: _marked_passes(sensitive_store, reservation),

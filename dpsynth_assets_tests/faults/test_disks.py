@@ -121,20 +121,6 @@ def waits_with_its_value(house, disk):
     return run, ballast
 
 
-def test_a_full_disk_with_everything_on_it_is_refused_before_the_charge(one_disk, small_disk):
-    ballast = fill(small_disk)
-    with ballast.open("r+b") as file:
-        file.truncate(ballast.stat().st_size - (8 << 20))  # Half of what has to be left.
-    (failure,) = one_disk.run()["failures"]
-    assert "Expected at least 16 MiB of free space" in failure
-    assert "unfinished draws, runs, temporary files" in failure
-    assert failure.count("\n") == 0
-    assert one_disk.charges() == 0
-    ballast.unlink()
-    assert one_disk.run()["success"]
-    one_disk.assert_whole(charges=1, released=1)
-
-
 def test_everything_on_one_disk_that_fills_is_waited_for_and_the_value_kept(one_disk, small_disk):
     run, ballast = waits_with_its_value(one_disk, small_disk)
     assert not one_disk.passed(STORED)

@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets_tests.children import until
 from dpsynth_assets_tests.faults.cohort import (
     BEFORE,
@@ -17,7 +16,6 @@ from dpsynth_assets_tests.faults.cohort import (
     PASS,
     RESERVED,
     STORED,
-    ex_post_epsilon,
 )
 
 pytestmark = pytest.mark.slow
@@ -36,26 +34,6 @@ def test_a_killed_run_is_continued_under_its_own_charge(house, point):
     drawn = house.store.load(reservation)[0]["dp_counts"]
     for name, content in kept.items():
         assert drawn[int(name.split(".")[0])] == json.loads(content)["dp_counts"]
-
-
-@pytest.mark.parametrize("point", [PAID, PASS, DRAWN, STORED, COMMITTED])
-def test_a_killed_ex_post_release_is_paid_once_and_labelled_with_its_own_cost(house, point):
-    """Its realised cost is known by the draw alone; the commit after the kill records it."""
-    house.variables["FAULTS_GUARANTEE"] = "ex_post"
-    house.killed_at(point)
-    base = house.home / "artifacts" / "releases"
-    stored = [path.name for path in base.glob("[!.]*")] if base.exists() else []
-    assert len(stored) == (1 if point in {STORED, COMMITTED} else 0)
-    kept = house.store.load(stored[0])[0] if stored else None
-    retried = house.run()
-    assert retried["success"], retried["failures"]
-    entries = house.ledger().entries()
-    assert [entry.kind for entry in entries] == [RESERVE, COMMIT]
-    facts = house.store.load(entries[0].reservation)[0]
-    assert kept is None or kept == facts
-    assert entries[1].ex_post_epsilon == ex_post_epsilon(facts["dp_counts"])
-    assert house.store.digest(entries[0].reservation) == entries[1].artifact_digest
-    assert not list(house.home.glob("sensitive/*/passes/*/cost*"))
 
 
 def test_a_killed_step_fails_its_run_and_a_retry_from_failure_pays_nothing(house):
