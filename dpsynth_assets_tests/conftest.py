@@ -42,7 +42,6 @@ LONGEST_FIRST = (
     "web/test_walk.py",
     "security/test_leak_scan.py",
     "end_to_end/test_readme_python.py",
-    "end_to_end/test_own_data_commands.py",
     "conformance/test_row_invariance.py",
     "end_to_end/test_partitions.py",
     "benchmarks/test_real_text.py",

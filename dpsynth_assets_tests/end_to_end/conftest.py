@@ -21,13 +21,12 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.audit import planned_charges
 from dpsynth_assets.orchestration.assets.public import public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
+from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.declared import written
 from dpsynth_assets_tests.prepared import audited, made_base, made_once
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 LABELS = ("billing", "delivery")
-PUBLIC = 'key:"public/*"'
-"""What is made in a copied base already."""
-
 BUDGET = {"epsilon": 60.0, "delta": 1e-5, "accepts_ex_post": True}
 PLANTED = (0, 1)  # Ids `secret0` and `secret1` fall into the source split.
 CANARY = "XQ7-ZZ19-KV04"
@@ -211,15 +210,20 @@ def tiny_base(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished_house(tmp_path_factory, tiny_base):
-    """The same with the cohort `letters` run through the whole graph, and the id of that run."""
+    """The same with dataset files, and the cohort `letters` made by `dpsynth run`; its run's id."""
 
     def make(folder: Path) -> None:
         shutil.copytree(tiny_base, folder, dirs_exist_ok=True)
+        base, cohort = public_spec(folder), private_spec(folder)
+        for spec, kind in ((base, "PublicData"), (cohort, "PrivateDataset")):
+            fields = spec.model_dump(mode="json", exclude_unset=True)
+            written(folder / f"{spec.name}.yaml", fields, kind)
         with installation_in(folder) as instance:
-            spec = private_spec(folder)
-            keep_audits(tmp_path_factory, folder / "home", spec)
-            definitions = definitions_of(public_spec(folder), spec)
-            run = House(folder, spec, definitions, instance).run(f"* and not {PUBLIC}")
+            keep_audits(tmp_path_factory, folder / "home", cohort)
+            program = ("-c", "from dpsynth_assets.cli.main import main; main()")
+            command = ("run", cohort.name, "--select", f'key:"{cohort.name}/*"', "--yes")
+            python(*program, *command, where=folder, DPSYNTH_DATASETS=str(folder))
+            (run,) = instance.get_runs(limit=1)
         (folder / "run").write_text(run.run_id)
 
     return made_once(tmp_path_factory, "letters", make)

@@ -7,20 +7,21 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import EXAMPLES, app
-from dpsynth_assets_tests.declared import written
-from dpsynth_assets_tests.end_to_end.conftest import documents, private_spec, public_spec
+from dpsynth_assets.datasets import parse_dataset_file
+from dpsynth_assets_tests.end_to_end.conftest import documents
 from dpsynth_assets_tests.test_documents import documented
 
 ELSEWHERE = {
     "demo": "takes minutes",
-    "run": "takes minutes: test_own_data_commands.py",
-    "run letters": "takes minutes: test_own_data_commands.py",
+    "run": "takes minutes: `finished_house` is made by it",
+    "run letters": "the same",
     "audit run": "takes minutes: attacks/test_audits.py",
     "serve": "answers until it is interrupted: serving",
     "ui": "answers until it is interrupted: web/test_walk.py",
@@ -35,6 +36,15 @@ ELSEWHERE = {
 }
 """Beginning of commands that are not typed here -> why, and what runs them."""
 
+ROOT = Path(__file__).resolve().parents[2]
+OWN_DATA = (
+    "make setup",
+    "dpsynth init my_dataset --from reviews.csv",
+    "dpsynth datasets check",
+    "dpsynth plan my_dataset",
+    "dpsynth run my_dataset",
+    "dpsynth report my_dataset",
+)
 NAMED = re.compile(
     r"COHORT|\b(?:tickets|feedback|savings|my_dataset|my_letters|letters_2026_01)|\breviews(?!\.csv)"
 )
@@ -67,13 +77,9 @@ def test_every_reason_is_of_a_documented_command():
 
 @pytest.fixture(scope="module")
 def folder(finished_house, tmp_path_factory):
-    """A copy of the finished home, dataset files, and the files that pages name."""
-    root = tmp_path_factory.mktemp("typed")
-    shutil.copytree(finished_house / "home", root / "home")
-    base, cohort = public_spec(finished_house), private_spec(finished_house)
-    for spec, kind in ((base, "PublicData"), (cohort, "PrivateDataset")):
-        fields = spec.model_dump(mode="json", exclude_unset=True)
-        written(root / f"{spec.name}.yaml", fields, kind)
+    """A copy of the finished house with its dataset files, and the files that pages name."""
+    root = tmp_path_factory.mktemp("typed") / "copy"
+    shutil.copytree(finished_house, root)
     stars = pl.when(pl.col("label") == "billing").then(pl.lit("one star"))
     rows = documents(60, seed=3).with_columns(
         stars.otherwise(pl.lit("five stars")).alias("rating"), customer=pl.lit("a")
@@ -112,3 +118,20 @@ def test_a_documented_command_does_what_it_says(line, folder, monkeypatch, tmp_p
         words[words.index("--head") + 1] = head.get("head") or head["root"]
     result = said(*words)
     assert result.exit_code == 0, result.output
+
+
+def test_from_a_csv_file_to_a_corpus_in_six_commands():
+    text = (ROOT / "docs" / "own_data.md").read_text()
+    section = re.search(r"## Your own data in six commands\n(.*?)\n## ", text, re.DOTALL)
+    assert section is not None
+    shown = re.sub(r"\.venv/bin/", "", section.group(1))
+    assert all(command in shown for command in OWN_DATA)
+
+
+def test_the_dataset_file_of_the_readme_is_valid(tmp_path):
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    file = tmp_path / "defs.yaml"
+    file.write_text(shown)
+    (parsed,), problems = parse_dataset_file(file)
+    assert not problems
+    assert parsed.spec.methods

@@ -55,12 +55,6 @@ def test_the_whole_graph_materialises(house):
     assert house.result.success
 
 
-def test_the_planted_secret_is_among_the_records_that_mechanisms_read(house):
-    (file,) = (house.home / "sensitive" / "letters").glob("parts-*/*/source.parquet")
-    source = pl.read_parquet(file)
-    assert source["text"].str.contains(CANARY).sum() == 2
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_published_corpus_has_text_labels_id_and_provenance_and_nothing_else(house, method):
     rows = pl.read_parquet(
@@ -131,46 +125,19 @@ def test_every_card_and_the_statement_equal_the_ledger(house):
     assert all(check.passed for check in [*cards, *statements])
 
 
-def test_the_label_holds_the_audits_of_all_that_the_corpus_was_made_of(house):
-    audits = {audit["name"]: audit for audit in label_of(house, "mean_clustered")["audits"]}
-    assert all(audit["passed"] for audit in audits.values())
-    assert {"histogram-laplace-add-remove", "token-draws"} <= set(audits)
-
-
-def test_the_label_holds_the_attacks_of_the_run_that_published_it(house):
+def test_the_label_holds_its_audits_and_the_attacks_of_the_run_that_published_it(house):
+    passed = {}
     for method in METHODS:
-        audits = {audit["name"]: audit for audit in label_of(house, method)["audits"]}
-        for model in (OWN_MODEL, COPYING_MODEL):
-            assert audits[f"letters/{method}/reconstruction ({model})"]["passed"]
-    assert audits_of_the_median(house) == {"median-gamma": True, "median-removal": True}
+        audits = label_of(house, method)["audits"]
+        passed[method] = {audit["name"].rpartition("/")[2] for audit in audits if audit["passed"]}
+        assert len(passed[method]) == len(audits)
+        assert {f"reconstruction ({each})" for each in (OWN_MODEL, COPYING_MODEL)} <= passed[method]
+    assert {"histogram-laplace-add-remove", "token-draws"} <= passed["mean_clustered"]
+    assert {"median-gamma", "median-removal"} <= passed["median_clustered"]
     for name in (WITHSTOOD, UP_TO_DATE):
         outcomes = evaluations(house.result, name)
         assert len(outcomes) == len(METHODS)
         assert all(outcome.passed for outcome in outcomes)
-
-
-def audits_of_the_median(house):
-    audits = label_of(house, "median_clustered")["audits"]
-    return {
-        audit["name"].rpartition("/")[2]: audit["passed"]
-        for audit in audits
-        if "/median-" in audit["name"]
-    }
-
-
-PRIVATE_STORES = ("sensitive",)
-
-
-def test_no_private_text_lies_outside_the_sensitive_store(house):
-    """Every byte under DPSYNTH_HOME: text, canary and secret must not be there."""
-    needles = [CANARY, SECRET, "Ottoline", "Thistledown", "upset that box number"]
-    for path in house.home.rglob("*"):
-        inside = path.relative_to(house.home).parts
-        if not path.is_file() or inside[0] in PRIVATE_STORES:
-            continue
-        content = path.read_bytes()
-        found = [needle for needle in needles[:4] if needle.encode() in content]
-        assert not found, f"{found} in {path.relative_to(house.home)}"
 
 
 def test_number_of_private_records_is_in_no_log_and_no_metadata(house):
