@@ -7,14 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import dagster as dg
 
-from dpsynth_assets_tests.children import free_port
+from dpsynth_assets_tests.children import free_port, until
 
 ROOT = Path(__file__).parents[2]
 LOCATION = """
@@ -30,6 +27,7 @@ defs = dg.Definitions(assets=[released])
 """
 WORKSPACE = "load_from: [{python_file: {relative_path: location.py, location_name: audited}}]"
 LOADED = "{ workspaceOrError { ... on Workspace { locationEntries { loadStatus } } } }"
+JSON = {"Content-Type": "application/json"}
 LAUNCH = """
 mutation { launchRun(executionParams: {mode: "default", runConfigData: {}, selector: {
   repositoryLocationName: "audited", repositoryName: "__repository__", pipelineName: "__ASSET_JOB",
@@ -92,16 +90,8 @@ class Server:
         return f"{self.host}:{self.port}"
 
     def ask(self, query):
-        request = urllib.request.Request(
-            f"http://{self.name}/graphql",
-            json.dumps({"query": query}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as refusal:
-            return json.load(refusal)
+        asked = json.dumps({"query": query})
+        return json.loads(self.send("POST", "/graphql", JSON, asked)[1])
 
     def send(self, method, path, headers, body=None):
         """Status and text of the answer to a request with just these headers."""
@@ -126,16 +116,15 @@ class Server:
             return answer_to_a_handshake(connection, {"Host": self.name, **named})
 
     def wait(self):
-        for _ in range(600):
-            assert self.process.poll() is None
-            try:
-                entries = self.ask(LOADED)["data"]["workspaceOrError"]["locationEntries"]
-            except OSError:
-                entries = []
-            if entries and all(entry["loadStatus"] == "LOADED" for entry in entries):
-                return
-            time.sleep(0.4)
-        raise TimeoutError
+        until(self.is_loaded, "the server did not load its code location")
+
+    def is_loaded(self):
+        assert self.process.poll() is None
+        try:
+            entries = self.ask(LOADED)["data"]["workspaceOrError"]["locationEntries"]
+        except OSError:
+            return False
+        return entries and all(entry["loadStatus"] == "LOADED" for entry in entries)
 
     def stop(self):
         if self.process.poll() is None:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from dpsynth_assets.sensitive import private_files, sealing, unfinished
@@ -35,16 +34,6 @@ def files(store):
 
 def read(store):
     return store.read_internal("letters", "source", with_embeddings=True)
-
-
-def test_everything_comes_back_as_it_was_stored(sealed):
-    private = read(sealed)
-    assert private.records.equals(RECORDS)
-    np.testing.assert_array_equal(private.embeddings, EMBEDDINGS)
-    assert sealed.read_internal_text("letters", "source_embeddings.version") == "v1"
-    assert json.loads(sealed.read_internal_text("letters", "mean_internal.json")) == TEXTS[0]
-    table = sealed.read_internal_table("letters", "non_private_corpus")
-    assert table.equals(RECORDS)
 
 
 def test_no_file_of_an_encrypted_store_holds_a_private_byte(sealed):

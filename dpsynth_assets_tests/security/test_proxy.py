@@ -8,19 +8,17 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 
 import pytest
 
-from dpsynth_assets_tests.children import free_port
-from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server, answer_to_a_handshake
+from dpsynth_assets_tests.children import free_port, until
+from dpsynth_assets_tests.security.served import JSON, LAUNCH, ROOT, Server, answer_to_a_handshake
 
 pytestmark = pytest.mark.slow
 
 TEMPLATE = ROOT / "deploy" / "proxy" / "default.conf.template"
 UI, AUDIT = "synthetic.example.org", "audit.example.org"
 TOKENS = {"stewards": "steward-token", "auditors": "auditor-token"}
-JSON = {"Content-Type": "application/json"}
 READS = (
     ("GET", "/", None),
     ("GET", "/server_info", None),
@@ -70,7 +68,15 @@ class Proxy:
             f"events {{}} http {{ access_log off; {paths} {filled} }}"
         )
         self.process = subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf")])
-        _until_open(self.port, self.process)
+        until(self.is_open, "nginx did not open its port")
+
+    def is_open(self):
+        assert self.process.poll() is None, "nginx refused its configuration"
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=60).close()
+        except OSError:
+            return False
+        return True
 
     def send(self, method, path, host, headers=None, body=None):
         context = ssl._create_unverified_context()
@@ -102,18 +108,6 @@ def _certify(folder):
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={UI}"]
     command += ["-keyout", str(folder / "certificate.key"), "-out", str(folder / "certificate.pem")]
     subprocess.run(command, capture_output=True, check=True)
-
-
-def _until_open(port, process):
-    for _ in range(600):
-        assert process.poll() is None, "nginx refused its configuration"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=60).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise TimeoutError
 
 
 @pytest.fixture(scope="module")

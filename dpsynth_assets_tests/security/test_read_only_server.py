@@ -21,15 +21,10 @@ PATHS = (
     "/logs/../../../../etc/passwd",
     "/logs/..%2f..%2f..%2f..%2fetc%2fpasswd/out",
     "/logs/%2e%2e/%2e%2e/ledger/ledger.sqlite",
-    "/logs//etc/passwd",
     "/notebook?repoLocName=audited&path=/etc/passwd",
-    "/notebook?repoLocName=audited&path=../../x.ipynb",
-    "/download_debug/../../etc/passwd",
     "/download_debug/..%2f..%2fetc%2fpasswd",
-    "/assets/../../../../../etc/passwd",
     "/static/..%2f..%2f..%2fetc/passwd",
     "//etc/passwd",
-    "/..%2f..%2fledger",
 )
 
 
@@ -89,24 +84,18 @@ def test_the_server_listens_on_loopback_alone(server):
     assert listening == [f"0100007F:{port}"]  # 127.0.0.1, as the kernel writes it.
 
 
+OTHER_ADDRESSES = r"(-h|--host)[ =]+(0\.0\.0\.0|::)|host=[\"'](0\.0\.0\.0|::|)[\"']"
+UNGUARDED = r"dagster dev|dagster-webserver[\", ]+-"
+
+
 @pytest.mark.parametrize(
-    "pattern", ["Makefile", "docs/*.md", "README.md", "dpsynth_assets/**/*.py"]
+    ("wrong", "patterns"),
+    [
+        (OTHER_ADDRESSES, ("Makefile", "docs/*.md", "README.md", "dpsynth_assets/**/*.py")),
+        (r"dpsynth ui\b(?!.* -h 127\.0\.0\.1)", ("Makefile",)),
+        (UNGUARDED, ("Makefile", "README.md", "deploy/*.yaml")),
+    ],
 )
-def test_nothing_of_ours_binds_a_server_to_other_addresses(pattern):
-    everywhere = re.compile(r"(-h|--host)[ =]+(0\.0\.0\.0|::)|host=[\"'](0\.0\.0\.0|::|)[\"']")
-    for path in ROOT.glob(pattern):
-        assert not everywhere.search(path.read_text(encoding="utf-8")), path
-
-
-def test_the_web_ui_commands_bind_to_loopback():
-    text = (ROOT / "Makefile").read_text()
-    lines = [line for line in text.splitlines() if "dpsynth ui" in line]
-    assert len(lines) == 2
-    assert all("-h 127.0.0.1" in line for line in lines)
-
-
-def test_nothing_of_ours_starts_an_unguarded_server():
-    unguarded = re.compile(r"dagster dev|dagster-webserver[\", ]+-")
-    for pattern in ("Makefile", "README.md", "deploy/*.yaml"):
-        for path in ROOT.glob(pattern):
-            assert not unguarded.search(path.read_text(encoding="utf-8")), path
+def test_nothing_of_ours_starts_a_server_for_others_or_without_a_guard(wrong, patterns):
+    for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
+        assert not re.search(wrong, path.read_text(encoding="utf-8")), path

@@ -49,9 +49,3 @@ def test_places_follow_the_environment(job, own_home):
         "sensitive": str(home().sensitive),
         "releases": str(home().releases),
     }
-
-
-@pytest.mark.parametrize("resource", PLACES)
-def test_the_deployed_resources_have_no_fields(resource):
-    deployed = resources().resources[resource]
-    assert set(type(deployed).model_fields) == set()
