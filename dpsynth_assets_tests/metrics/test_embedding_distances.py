@@ -37,19 +37,6 @@ def test_it_agrees_with_the_matrix_square_root_of_its_definition():
     assert frechet_distance(second, first) == pytest.approx(expected)
 
 
-def test_equal_sets_are_at_no_distance_and_a_shift_is_its_square():
-    first = rows(2)
-    assert frechet_distance(first, first) == pytest.approx(0, abs=1e-9)
-    moved = first + np.array([3.0, 4.0, 0, 0, 0, 0])
-    assert frechet_distance(first, moved) == pytest.approx(25.0)
-
-
-def test_scaling_one_dimension_is_felt():
-    narrow = np.random.default_rng(0).standard_normal((200_000, 1))
-    distance = frechet_distance(narrow, 3 * narrow)
-    assert distance == pytest.approx(4.0, rel=0.02)
-
-
 def test_fewer_rows_than_dimensions_give_a_number():
     few = np.random.default_rng(0).standard_normal((5, 40))
     assert 0 < frechet_distance(few, rows(1, 100, 40)) < np.inf
@@ -63,10 +50,6 @@ DRAW = np.random.default_rng(0)
 def unit(rows, shift=0.0):
     points = DRAW.normal(size=(rows, 16)) + shift
     return points / np.linalg.norm(points, axis=1, keepdims=True)
-
-
-def test_it_is_near_zero_for_one_distribution():
-    assert abs(energy_distance(unit(400), unit(300))) < 0.02
 
 
 def test_it_grows_with_the_shift_and_stays_below_four():

@@ -1,6 +1,21 @@
-"""Logits of an engine's decoder, which no engine tells."""
+"""What an engine's decoder computes, which no engine tells."""
+
+from contextlib import contextmanager
 
 import torch
+
+from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
+
+
+@contextmanager
+def observed(model, layer=0):
+    """Rows and columns of what enters a decoder layer, one a pass."""
+    shapes = []
+    hook = decoder_layers(model)[layer].register_forward_pre_hook(
+        lambda _module, inputs: shapes.append(tuple(inputs[0].shape[:2]))
+    )
+    yield shapes
+    hook.remove()
 
 
 def next_logits(engine, prompts, added=None):

@@ -1,7 +1,6 @@
 """Engines over decoders write what the plain model writes, steer and read it, in any company."""
 
 import json
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from dpsynth_assets.models.engines.protocol import (
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.transformers_decoder import decoder
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
-from dpsynth_assets_tests.models.engines.decoder_logits import next_logits
+from dpsynth_assets_tests.models.engines.decoder_logits import next_logits, observed
 
 NEW = 12
 GREEDY = Sampling(temperature=0, max_new_tokens=NEW)
@@ -81,17 +80,6 @@ def plain_greedy(language_model, prompt, count, added=None):
 def until_end(tokens, language_model):
     end = language_model.end_token_id
     return tuple(tokens[: tokens.index(end)] if end in tokens else tokens)
-
-
-@contextmanager
-def observed(model, layer=0):
-    """Shapes of what enters a decoder layer, one a pass."""
-    shapes = []
-    hook = decoder_layers(model)[layer].register_forward_pre_hook(
-        lambda _module, inputs: shapes.append(tuple(inputs[0].shape[:2]))
-    )
-    yield shapes
-    hook.remove()
 
 
 def test_the_engine_keeps_the_protocol(either):

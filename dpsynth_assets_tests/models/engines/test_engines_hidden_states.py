@@ -16,6 +16,7 @@ from dpsynth_assets.models.engines.protocol import EngineError, Provenance
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers, pooled_states
 from dpsynth_assets.models.vllm_decoder import engine as vllm_engine
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
+from dpsynth_assets_tests.models.engines.decoder_logits import observed
 
 _SMALL = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -68,17 +69,10 @@ def test_states_are_the_plain_models_over_own_tokens(model, texts):
 
 
 def shapes_of_passes(model, texts, **options):
-    """Rows and columns of every pass, and how often a later layer was computed."""
-    rows, later = [], []
-    layers = decoder_layers(model)
-    hooks = [
-        layers[0].register_forward_pre_hook(lambda _m, inputs: rows.append(inputs[0].shape[:2])),
-        layers[2].register_forward_pre_hook(lambda _m, inputs: later.append(1)),
-    ]
-    states(model, texts, [1], **options)
-    for hook in hooks:
-        hook.remove()
-    return rows, later
+    """Rows and columns of every pass, and of those that computed a later layer."""
+    with observed(model) as shapes, observed(model, layer=2) as later:
+        states(model, texts, [1], **options)
+    return shapes, later
 
 
 @pytest.mark.parametrize("provenance", [Provenance.PUBLIC, Provenance.RELEASED])
@@ -104,12 +98,11 @@ def test_five_hundred_documents_pass_once_each_in_passes_of_bounded_size():
     model = AutoModelForCausalLM.from_config(CONFIGS["llama"]).eval()
     draw = np.random.default_rng(1)
     documents = [draw.integers(2, 61, n).tolist() for n in draw.integers(1, 200, 500)]
-    shapes, kept = [], []
-    layers = decoder_layers(model)
-    layers[0].register_forward_pre_hook(lambda _m, inputs: shapes.append(inputs[0].shape[:2]))
-    layers[1].register_forward_hook(lambda _m, _i, output: kept.append(weakref.ref(output)))
-    public = Provenance.PUBLIC
-    made = states(model, documents, [1], tokens_per_pass=1024, provenance=public)
+    kept, public = [], Provenance.PUBLIC
+    second = decoder_layers(model)[1]
+    second.register_forward_hook(lambda _m, _i, output: kept.append(weakref.ref(output)))
+    with observed(model) as shapes:
+        made = states(model, documents, [1], tokens_per_pass=1024, provenance=public)
     columns = {width for _, width in shapes}
     assert columns == {32, 64, 96, 128, 160, 192, 224}
     assert all(rows * width <= 1024 for rows, width in shapes)
@@ -137,14 +130,9 @@ def test_positions_that_follow_the_longest_text_of_a_pass_follow_a_private_text_
 
 
 def test_equal_texts_of_an_engine_pass_once(toy_model):
-    engine = DecoderEngine(toy_model)
-    passed = []
-    hook = decoder_layers(toy_model.model)[0].register_forward_pre_hook(
-        lambda _m, inputs: passed.append(inputs[0].shape[0])
-    )
-    read = engine.hidden_states(["the same", "another one", "the same"], [0])[0]
-    hook.remove()
-    assert passed == [1, 1]
+    with observed(toy_model.model) as shapes:
+        read = DecoderEngine(toy_model).hidden_states(["one", "another one", "one"], [0])[0]
+    assert [rows for rows, _ in shapes] == [1, 1]
     np.testing.assert_array_equal(read[0], read[2])
     assert (read[0] != read[1]).any()
 
