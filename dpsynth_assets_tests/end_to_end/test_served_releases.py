@@ -118,26 +118,15 @@ def package_of(house, folder, target, facts=None):
     return target
 
 
-@pytest.fixture(scope="module")
-def package(house, tmp_path_factory):
-    """The generator of CTCL as a package, and the entries before it was written."""
+def test_an_exported_generator_is_verified_opens_in_transformers_and_costs_nothing(house, tmp_path):
     before = ledger().entries()
-    target = tmp_path_factory.mktemp("packages") / "generator"
-    return package_of(house, "ctcl", target, HubFacts(license="cc0-1.0")), before
-
-
-def test_an_exported_generator_opens_in_transformers_and_continues_its_prompts(package):
-    target, _ = package
+    target = package_of(house, "ctcl", tmp_path / "generator", HubFacts(license="cc0-1.0"))
     model = AutoModelForSeq2SeqLM.from_pretrained(target)
     tokenizer = AutoTokenizer.from_pretrained(target)
     prompts = json.loads((target / PROMPTS_FILE).read_text())
     assert list(prompts) == ["billing", "delivery"]
     written = model.generate(**tokenizer(prompts["billing"], return_tensors="pt"), max_new_tokens=8)
     assert tokenizer.decode(written[0], skip_special_tokens=True)
-
-
-def test_an_exported_generator_is_verified_and_costs_nothing(package):
-    target, before = package
     found = verify_package(target)
     assert found.problems == ()
     assert found.label["subject"]["kind"] == "generator"

@@ -53,8 +53,6 @@ CASES = {
     "fences": FENCES,
     "public text alone": PromptTemplates(public_text='{"title":"{label}"}', text_start='{"'),
     "nothing": PromptTemplates(),
-    "an end that texts may hold": PromptTemplates(private="{examples}", end="`"),
-    "no prompt and such an end": PromptTemplates(end="`"),
     "default": default_templates("Letters to a clinic", labelled=True),
     "default without labels": default_templates("Letters to a clinic", labelled=False),
 }
@@ -243,6 +241,14 @@ def test_a_chat_template_that_repeats_the_prompt_is_refused(model, monkeypatch):
     monkeypatch.setattr(model.tokenizer, "chat_template", twice)
     with pytest.raises(ValueError, match="writes the prompt once"):
         prompted(model, TURNS).prompt_ids("Care", ["a"], 5)
+
+
+@pytest.mark.parametrize("private", [None, "{examples}"])
+def test_a_record_cannot_write_a_declared_end_that_is_a_plain_token(model, private):
+    written = prompted(model, PromptTemplates(private=private, end="`"))
+    frame = written.prompt_ids("Care", [""], 50).count(written.end_token_id)
+    prompt = written.prompt_ids("Care", ["a ` b ` c"], 50)
+    assert prompt.count(written.end_token_id) == frame
 
 
 def test_templates_are_what_the_dataset_file_declares():
