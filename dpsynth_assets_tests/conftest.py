@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,6 +185,13 @@ def toy_generator(toy_generator_folder: Path) -> "ConditionalGenerator":
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[sa.URL]:
     """URL of a server that lives as long as the session, with fsync on as in a real house."""
+    with own_postgres() as server:
+        yield server.url
+
+
+@contextmanager
+def own_postgres() -> Iterator["PostgresServer"]:
+    """A running server that ends with the block; skips where there can be none."""
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL tests need initdb and pg_ctl")
@@ -194,12 +202,10 @@ def postgres_server() -> Iterator[sa.URL]:
     try:
         if user is not None:
             shutil.chown(folder, user)
-        server = _Server(programs, folder, user)
-        port, password = server.start()
+        server = PostgresServer(programs, folder, user)
+        server.start()
         try:
-            yield sa.URL.create(
-                "postgresql+psycopg2", "tests", password, "127.0.0.1", port, "postgres"
-            )
+            yield server
         finally:
             server.stop()
     finally:
@@ -222,29 +228,32 @@ def postgres_url(request: pytest.FixtureRequest) -> str:
     return server.render_as_string(hide_password=False)
 
 
-class _Server:
+class PostgresServer:
+    """A cluster of its own, which may be stopped and started again at the same address."""
+
     def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
         self.programs, self.data, self.user = programs, folder / "data", user
-        self.folder = folder
-
-    def start(self) -> tuple[int, str]:
-        """Creates the cluster and starts it; returns port and password."""
+        self.folder, self.port = folder, free_port()
         password, secret = secrets.token_hex(16), self.folder / "password"
         secret.write_text(password)
         if self.user is not None:
             shutil.chown(secret, self.user)
         cluster = f"-U tests -A password --pwfile={secret} -E UTF8 --locale=C"
         self._run("initdb", "-D", str(self.data), *cluster.split())
-        port = free_port()
+        own = ("tests", password, "127.0.0.1", self.port, "postgres")
+        self.url = sa.URL.create("postgresql+psycopg2", *own)
+
+    def start(self) -> None:
         settings = (
-            f"-c listen_addresses=127.0.0.1 -p {port} -c unix_socket_directories={self.folder}"
-            " -c shared_buffers=16MB -c max_connections=40"
+            f"-c listen_addresses=127.0.0.1 -p {self.port}"
+            f" -c unix_socket_directories={self.folder} -c shared_buffers=16MB"
+            " -c max_connections=40"
         )
         log = str(self.folder / "log")
         self._run("pg_ctl", "-D", str(self.data), "-l", log, "-w", "-o", settings, "start")
-        return port, password
 
     def stop(self) -> None:
+        """Cuts every connection at once, as a power cut would."""
         self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -158,7 +158,8 @@ def test_rows_restart_and_leave(decoder, prompts, together):
     assert_equal_bits(mixed, torch.stack([together[0, 7], together[1, 2], together[0, 11]]))
 
 
-def test_no_rows_cost_nothing(decoder):
+def test_no_rows_cost_nothing_and_rows_end_at_the_models_positions(decoder):
+    assert decoder.attention_limit == CONFIG.max_position_embeddings
     contexts = opened(decoder, [])
     nothing = torch.zeros(0, dtype=torch.long)
     assert contexts.next_logits(nothing, nothing).shape == (0, VOCABULARY)

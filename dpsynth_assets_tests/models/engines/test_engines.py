@@ -288,20 +288,6 @@ SCHEMA = json.dumps(
 )
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_a_model_of_random_words_answers_by_the_schema(toy_model, temperature):
-    engine = DecoderEngine(toy_model, batch_rows=4)
-    sampling = Sampling(temperature=temperature, max_new_tokens=60, json_schema=SCHEMA)
-    answers = engine.generate(["a", "b c", "How good is it?", "a", "d", "e"], sampling)
-    assert all(answer.finished for answer in answers)
-    for answer in answers:
-        values = json.loads(answer.text)
-        assert list(values) == ["style", "overall"]
-        assert 1 <= values["style"] <= 3
-        assert 8 <= values["overall"] <= 11
-    assert answers[0] == answers[3] or temperature
-
-
 def test_each_number_is_the_models_own_choice(toy_model):
     """Greedy: of the tokens that may come next, the likeliest."""
     engine = DecoderEngine(toy_model)
