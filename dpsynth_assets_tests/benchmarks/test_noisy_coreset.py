@@ -112,12 +112,6 @@ def integer_planes(planes):
     return np.array([[round(entry) for entry in row] for row in scaled.tolist()], dtype=object)
 
 
-# What one record moves
-
-
-# Domains
-
-
 # Attacks on the noisy coreset: its audit, counts alone, and a record that redirects others.
 
 LEVELS = 8

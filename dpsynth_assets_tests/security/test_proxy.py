@@ -163,7 +163,8 @@ def test_a_token_of_auditors_opens_their_server_alone(proxy):
 
 def test_a_steward_reads_launches_and_listens(proxy):
     own = {"Origin": f"https://{UI}", "Sec-Fetch-Site": "same-origin", **STEWARD}
-    assert proxy.send("GET", "/", UI, {"Accept": "text/html", **STEWARD})[0] == 200
+    # The first page leads to the graph.
+    assert proxy.send("GET", "/", UI, {"Accept": "text/html", **STEWARD})[0] == 307
     assert " 101 " in proxy.shake_hands(UI, **own)
     launch = json.dumps({"query": LAUNCH})
     status, text = proxy.send("POST", "/graphql", UI, {**JSON, **own}, launch)
