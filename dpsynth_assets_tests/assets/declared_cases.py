@@ -13,6 +13,7 @@ from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets.privacy.ledger import Reservation
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 
@@ -31,7 +32,7 @@ def letters(**changes: Any) -> PrivateDatasetSpec:
 
 def pay_for(
     spec: PrivateDatasetSpec, release: str, only: str | None = None, *, killed: bool = False
-) -> None:
+) -> list[Reservation]:
     """Charges every release of a round, or those of one method, as a run would.
 
     Args:
@@ -39,15 +40,19 @@ def pay_for(
         release: Name of the releases.
         only: Folder of the method.
         killed: Whether the run died before a commit.
+
+    Returns:
+        What was charged.
     """
-    plan, book = plan_dataset(spec), PrivacyLedger().open()
+    plan, book, charged = plan_dataset(spec), PrivacyLedger().open(), []
     for planned in plan.parts:
         for stage in planned.plan.stages:
             if stage.mechanism is not None and only in (None, planned.folder):
                 request = stage_request(spec, planned, stage, release=release)
-                paid = book.reserve(request, plan.budget, plan.releases)
+                charged.append(book.reserve(request, plan.budget, plan.releases))
                 if not killed:
-                    book.commit(paid, artifact_digest="0" * 64, artifact_uri="nowhere")
+                    book.commit(charged[-1], artifact_digest="0" * 64, artifact_uri="nowhere")
+    return charged
 
 
 def definitions_of(spec: PrivateDatasetSpec) -> dg.Definitions:

@@ -231,17 +231,11 @@ def slots_plan(method, **settings):
     return planned(methods=[entry], budget={"epsilon": 3.0, "delta": 1e-6}, **SLOTS)[1]
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_slots_are_tested_as_slots_with_null_records_in_their_places(k):
-    plan = slots_plan("mean_uniform", examples_per_context=k)
+def test_slots_are_tested_as_slots_with_null_records_in_their_places(few):
+    plan = slots_plan("mean_uniform", examples_per_context=2)
     task = key_task(plan.methods[0])
     assert task.method.config.batching == "slots"
-    assert task.method.terms.public_records == 96 * k
-    assert len(task.plant().places) == 96 * k
-
-
-def test_slots_with_null_records_are_written_and_pass(few):
-    plan = slots_plan("mean_uniform", examples_per_context=2)
+    assert task.method.terms.public_records == len(task.plant().places) == 24 * 2
     (found,) = attack_runs.reconstruct("letters", plan, {"model": CopyingModel()}, silent)
     assert found.result.passed, found.result
     assert found.overlap.documents > 0
@@ -316,25 +310,6 @@ def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, own_ho
     run_attacks(*planned("mean_uniform", prompt=TURNS), models=TurnsModels())
     own = subjects[OWN_MODEL]
     assert own.prompt_ids("keys", [], 1)[-2:] == [PAD, BEGIN]
-
-
-def test_other_prompts_settings_or_terms_are_another_version_of_an_attack():
-    def version(**changes):
-        spec, plan = planned("mean_uniform", **changes)
-        (asset,) = attacks.attack_definitions(spec, plan).assets
-        return asset.code_versions_by_key[asset.key]
-
-    warmer = [{"method": "mean_uniform", "settings": SETTINGS | {"temperature": 3.5}}]
-    versions = [
-        version(),
-        version(prompt=TURNS),
-        version(prompt=TURNS | {"response_start": "Yes:"}),
-        version(methods=warmer),
-        version(neighboring_relation="replace-one"),
-        version(budget={"epsilon": 4.0, "delta": 1e-6}),
-    ]
-    assert len(set(versions)) == len(versions)
-    assert version() == versions[0]
 
 
 # Assets
@@ -413,13 +388,9 @@ def test_tables_are_metadata(ran):
     # Copying contexts agree on no token, so that no neighbour moves their median.
     assert median["dpsynth/share_attained"] == 0
     assert median["dpsynth/largest_excess"] <= 0
-
-
-def test_the_median_is_audited_on_batches_of_about_the_declared_size(ran):
-    table = metadata(ran[0], attacks.MEDIAN)["dpsynth/median_audit"].splitlines()[2:]
-    assert 1 <= len(table) <= planted_keys.CONTEXTS // SETTINGS["expected_batch_size"]
-    contexts = [int(line.split("|")[2]) for line in table]
-    assert all(4 < held < 60 for held in contexts)
+    batches = median["dpsynth/median_audit"].splitlines()[2:]
+    assert 1 <= len(batches) <= planted_keys.CONTEXTS // SETTINGS["expected_batch_size"]
+    assert all(4 < int(line.split("|")[2]) < 60 for line in batches), "of the declared size"
 
 
 def test_attacks_charge_nothing_and_touch_no_private_store(ran):
@@ -454,13 +425,9 @@ def test_batches_of_several_medians_are_told_apart():
 
 
 def test_every_median_of_a_dataset_is_audited():
-    settings = SETTINGS | {"matched_epsilon": 3.0}
-    entries = [
-        {"method": "median_clustered", "name": name, "settings": settings}
-        for name in ("one", "two")
-    ]
-    budget = {"epsilon": 3.0, "delta": 1e-6, "accepts_ex_post": True}
-    _, plan = planned(methods=entries, budget=budget)
+    entry = {"method": "median_clustered", "settings": SETTINGS | EXTRA["median_clustered"]}
+    methods = [{**entry, "name": name} for name in ("one", "two")]
+    _, plan = planned(methods=methods, budget=make_spec("mean_uniform").budget)
     audited = attack_runs.attacked(plan, Attack.MEDIAN_AUDIT)
     assert [each.folder for each in audited] == ["one", "two"]
     audit = dg.AssetKey(["letters", "audit", attacks.MEDIAN])
@@ -520,19 +487,16 @@ def test_an_unchanged_attack_is_not_run_again(own_home, runs):
     assert len(latest_results(attack_record.attacks_file())) == 2, "labels print them still"
 
 
-@pytest.mark.parametrize("what", ["settings", "model", "circumstances"])
-def test_a_changed_attack_is_run_again(own_home, runs, monkeypatch, what):
+def test_a_changed_attack_is_run_again(own_home, runs, monkeypatch):
     attack_of()
-    changes = {}
-    if what == "settings":
-        warmer = SETTINGS | {"temperature": 3.5}
-        changes = {"methods": [{"method": "mean_uniform", "settings": warmer}]}
-    elif what == "model":
-        monkeypatch.setitem(globals(), "public_assets", partial(public_assets, path="other"))
-    else:
-        monkeypatch.setattr(circumstances, "circumstances", lambda: "a newer library")
-    attack_of(**changes)
-    assert len(runs) == 2
+    warmer = SETTINGS | {"temperature": 3.5}
+    attack_of(methods=[{"method": "mean_uniform", "settings": warmer}])
+    with monkeypatch.context() as another:
+        another.setitem(globals(), "public_assets", partial(public_assets, path="other"))
+        attack_of()
+    monkeypatch.setattr(circumstances, "circumstances", lambda: "a newer library")
+    attack_of()
+    assert len(runs) == 4
 
 
 def test_a_refuted_claim_is_looked_at_each_time(own_home, monkeypatch):

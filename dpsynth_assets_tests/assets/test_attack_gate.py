@@ -12,7 +12,6 @@ from dagster._core.execution.api import create_execution_plan
 
 from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets import corpora
@@ -269,17 +268,10 @@ def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_aga
 
 @pytest.fixture(scope="module")
 def definitions():
-    methods = [
-        {"method": "mean_uniform", "settings": SETTINGS},
-        {"method": "median_clustered", "settings": SETTINGS},
-        {"method": "dp_fine_tuning"},
-    ]
-    spec = letters(
-        methods=methods,
-        budget={"epsilon": 60.0, "delta": 1e-6, "accepts_ex_post": True},
-        public_facts={"records": 4000},
-    )
-    return definitions_of(PrivateDatasetSpec.model_validate(spec.model_dump(mode="json")))
+    names = ("mean_uniform", "median_clustered", "dp_fine_tuning")
+    budget = {"epsilon": 60.0, "delta": 1e-6, "accepts_ex_post": True}
+    methods = [{"method": name} for name in names]
+    return definitions_of(letters(methods=methods, budget=budget, public_facts={"records": 4000}))
 
 
 def steps(definitions, selection):

@@ -19,8 +19,8 @@ from dpsynth_assets.tags import MECHANISM, PRIVACY, SENSITIVE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
 PAID = (
-    ("savings", "ctcl", "finetuned_generator"),
-    ("tickets", "mean_clustered", "candidate_corpus"),
+    dg.AssetKey(["letters", "dp_fine_tuning", "finetuned_generator"]),
+    dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"]),
 )
 
 
@@ -38,11 +38,6 @@ def automated(graph) -> set[dg.AssetKey]:
     }
 
 
-def charged(specs: Iterable[PrivateDatasetSpec]) -> set[str]:
-    """Names of the assets that some plan charges for."""
-    return {line.asset for spec in specs for line in plan_dataset(spec).releases}
-
-
 def free_descendants(graph, key: dg.AssetKey) -> set[dg.AssetKey]:
     """What follows from an asset through assets that charge nothing."""
     found, stack = set(), [key]
@@ -54,24 +49,25 @@ def free_descendants(graph, key: dg.AssetKey) -> set[dg.AssetKey]:
     return found
 
 
-def test_no_automated_asset_charges_the_ledger_or_holds_private_records(graph):
+def test_the_mechanisms_of_a_graph_are_what_its_plans_charge_for(graph):
     specs = [file.spec for file in standing(dataset_folders()).usable]
-    paid = charged(spec for spec in specs if isinstance(spec, PrivateDatasetSpec))
-    assert paid
-    for key in automated(graph):
-        tags = graph.get(key).tags
-        assert MECHANISM not in tags, key
-        assert tags[PRIVACY] != SENSITIVE, key
-        assert key.to_user_string() not in paid
+    private = [spec for spec in specs if isinstance(spec, PrivateDatasetSpec)]
+    charged = {line.asset for spec in private for line in plan_dataset(spec).releases}
+    assert charged
+    assert {key.to_user_string() for key in mechanisms(graph)} == charged
 
 
-def test_everything_free_that_follows_from_a_paid_release_is_automated(graph, windows):
+def mechanisms(graph) -> set[dg.AssetKey]:
+    return {key for key in graph.get_all_asset_keys() if MECHANISM in graph.get(key).tags}
+
+
+def test_exactly_what_is_free_and_follows_from_a_paid_release_is_automated(graph, windows):
     for each in (graph, windows.resolve_asset_graph()):
-        keys = automated(each)
-        assert not any(key.path[0] == "public" for key in keys)
-        paid = {key for key in each.get_all_asset_keys() if MECHANISM in each.get(key).tags}
+        keys, paid = automated(each), mechanisms(each)
         assert paid
         assert not paid & keys
+        assert "public" not in {key.path[0] for key in keys}
+        assert SENSITIVE not in {each.get(key).tags[PRIVACY] for key in keys}
         assert set().union(*(free_descendants(each, key) for key in paid)) <= keys
 
 
@@ -178,15 +174,21 @@ class House:
         """What the sensor asks for now."""
         return {key for key, _ in self.asked()}
 
+    def settle(self) -> None:
+        """Makes what the sensor asks for, until it asks for nothing."""
+        while asked := self.tick():
+            self.make(asked)
+
 
 @pytest.fixture(scope="module")
-def house(loaded, graph):
-    """Everything was made once, and the sensor has seen it."""
-    house = House(loaded, graph)
+def house():
+    """Two methods whose assets were made once, and the sensor has seen it."""
+    methods = [{"method": name, "budget_share": 0.4} for name in ("mean_uniform", "dp_fine_tuning")]
+    definitions = definitions_of(letters(methods=methods, public_facts={"records": 4000}))
+    house = House(definitions, definitions.resolve_asset_graph())
     house.tick()
-    house.make(graph.get_all_asset_keys())
-    while asked := house.tick():
-        house.make(asked)
+    house.make(house.graph.get_all_asset_keys())
+    house.settle()
     return house
 
 
@@ -194,37 +196,33 @@ def test_nothing_new_asks_for_nothing(house):
     assert house.tick() == set()
 
 
-@pytest.mark.parametrize("path", PAID)
-def test_a_paid_release_is_followed_by_exactly_what_it_leads_to_for_free(house, graph, path):
-    key = dg.AssetKey(list(path))
+@pytest.mark.parametrize("key", PAID)
+def test_a_paid_release_is_followed_by_exactly_what_it_leads_to_for_free(house, key):
     house.make([key])
     asked: set[dg.AssetKey] = set()
     while now := house.tick():
         assert not asked & now, "asked for twice"
         asked |= now
         house.make(now)
-    assert asked == free_descendants(graph, key)
+    assert asked == free_descendants(house.graph, key)
 
 
-def assert_waits(house, cohort, partition=None):
-    house.report(dg.AssetKey([cohort, "mean_uniform", "candidate_corpus"]), partition, passed=False)
-    assert dg.AssetKey([cohort, "mean_uniform", "corpus"]) not in house.tick()
+@pytest.mark.parametrize("partition", [None, "2026_01"])
+def test_a_corpus_waits_for_the_checks_of_its_candidate(house, windows, partition):
+    house = house if partition is None else settled(windows)
+    house.report(PAID[1], partition, passed=False)
+    assert dg.AssetKey(["letters", "mean_uniform", "corpus"]) not in house.tick()
+    house.make([PAID[1]])
+    house.settle()
 
 
-def test_a_corpus_waits_for_the_checks_of_its_candidate(house, windows):
-    assert_waits(house, "tickets")
-    assert_waits(settled(windows), "letters", "2026_01")
-
-
-@pytest.mark.parametrize("path", PAID)
-def test_checks_are_taken_with_what_follows_and_of_what_was_made_without_them(house, graph, path):
-    key = dg.AssetKey(list(path))
+@pytest.mark.parametrize("key", PAID)
+def test_checks_are_taken_with_what_follows_and_of_what_was_made_without_them(house, key):
     house.instance.report_runless_asset_event(dg.AssetMaterialization(key))
-    gate = graph.get(dg.AssetKey([*path[:2], "candidate_corpus"])).check_keys
+    gate = house.graph.get(dg.AssetKey([*key.path[:2], "candidate_corpus"])).check_keys
     assert gate <= house.checked()
     house.make([key])
-    while asked := house.tick():
-        house.make(asked)
+    house.settle()
 
 
 def test_what_a_run_made_itself_is_not_asked_for_again():

@@ -12,37 +12,23 @@ from dpsynth_assets.orchestration.components.refused import GROUP, refused_defin
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
-COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")
-
 
 def parents(graph, *path):
     return {key.to_user_string() for key in graph.get(dg.AssetKey(path)).parent_keys}
 
 
-def plan_of(cohort):
-    declared = {file.spec.name: file.spec for file in standing(dataset_folders()).usable}
-    spec = declared[cohort]
-    assert isinstance(spec, PrivateDatasetSpec)
-    return spec, plan_dataset(spec)
-
-
 # Boxes
 
 
-def test_the_box_around_a_node_says_its_privacy_level(graph):
+def test_a_box_says_its_privacy_level_and_within_it_the_method(graph):
     for key in graph.get_all_asset_keys() - {BUDGETS}:
         node = graph.get(key)
-        first, second, *_ = node.group_name.split("/")
+        first, second, *inner = node.group_name.split("/")
         level = PUBLIC if first == PUBLIC_BASES else second
         assert level == node.tags[PRIVACY], key
         assert first == key.path[0]
-        assert not PRIVACY_LEVELS & node.kinds, "a level is no kind"
-
-
-def test_a_box_in_the_box_of_a_level_is_named_after_the_method(graph):
-    for key in graph.get_all_asset_keys() - {BUDGETS}:
-        inner = graph.get(key).group_name.split("/")[2:]
         assert inner in ([], [key.path[1]]), key
+        assert not PRIVACY_LEVELS & node.kinds, "a level is no kind"
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
@@ -81,25 +67,27 @@ def mechanisms(graph, cohort):
     }
 
 
-@pytest.mark.parametrize("cohort", COHORTS)
-def test_the_statement_comes_after_whatever_charges_and_depends_on_what_it_reads(graph, cohort):
-    spec, plan = plan_of(cohort)
-    statement = dg.AssetKey([cohort, "audit", "privacy_statement"])
-    assert mechanisms(graph, cohort) <= graph.get_ancestor_asset_keys(statement)
-    corpora = {f"{cohort}/{planned.folder}/corpus" for planned in plan.corpora}
-    audits = {asset.key.to_user_string() for asset in attack_definitions(spec, plan).assets}
-    audits.add(f"{cohort}/audit/mechanism_audits")
-    assert corpora | audits <= parents(graph, *statement.path)
-
-
-@pytest.mark.parametrize("cohort", COHORTS)
-def test_the_statement_names_no_release_twice(graph, cohort):
-    """What a corpus is made from comes before it: an edge of its own would cross others."""
-    statement = dg.AssetKey([cohort, "audit", "privacy_statement"])
-    above = graph.get(statement).parent_keys
-    corpora = [key for key in above if key.path[-1] == "corpus"]
-    behind = {key for corpus in corpora for key in graph.get_ancestor_asset_keys(corpus)}
-    assert not above & behind & mechanisms(graph, cohort)
+def test_statement_trail_and_report_depend_on_what_they_read(graph):
+    for cohort in (file.spec for file in standing(dataset_folders()).usable):
+        if isinstance(cohort, PrivateDatasetSpec):
+            name, plan = cohort.name, plan_dataset(cohort)
+            statement = dg.AssetKey([name, "audit", "privacy_statement"])
+            assert mechanisms(graph, name) <= graph.get_ancestor_asset_keys(statement)
+            corpora = {f"{name}/{planned.folder}/corpus" for planned in plan.corpora}
+            attacks = attack_definitions(cohort, plan).assets
+            audits = {asset.key.to_user_string() for asset in attacks}
+            audits.add(f"{name}/audit/mechanism_audits")
+            assert corpora | audits <= parents(graph, *statement.path)
+            trail = parents(graph, name, "audit", "audit_trail")
+            assert trail == corpora | {statement.to_user_string()}
+            private = {f"{name}/shared/private_{each}" for each in ("records", "embeddings")}
+            report = parents(graph, name, "evaluation", "evaluation_report")
+            assert corpora | private <= report
+            # What a corpus is made from comes before it: an edge of its own would cross others.
+            above = graph.get(statement).parent_keys
+            made = [key for key in above if key.path[-1] == "corpus"]
+            behind = {key for corpus in made for key in graph.get_ancestor_asset_keys(corpus)}
+            assert not above & behind & mechanisms(graph, name)
 
 
 def test_releases_that_no_corpus_is_made_from_stand_before_the_statement(own_home):
@@ -116,17 +104,6 @@ def test_releases_that_no_corpus_is_made_from_stand_before_the_statement(own_hom
     alone = {key.to_user_string() for key in charging if key.path[1] != "mean_uniform"}
     assert len(alone) == 2
     assert alone <= above
-
-
-@pytest.mark.parametrize("cohort", COHORTS)
-def test_trail_and_report_depend_on_every_corpus(graph, cohort):
-    _, plan = plan_of(cohort)
-    corpora = {f"{cohort}/{planned.folder}/corpus" for planned in plan.corpora}
-    trail = parents(graph, cohort, "audit", "audit_trail")
-    assert trail == corpora | {f"{cohort}/audit/privacy_statement"}
-    report = parents(graph, cohort, "evaluation", "evaluation_report")
-    private = {f"{cohort}/shared/private_{name}" for name in ("records", "embeddings")}
-    assert corpora | private <= report
 
 
 def test_no_level_but_internal_holds_what_the_steward_alone_sees(graph):

@@ -98,16 +98,9 @@ def test_same_request_returns_the_stored_value_and_pays_once(ledger, store):
     assert second.rows.equals(first.rows)
     assert second.digest == first.digest == store.digest(first.reservation.id)
     assert spent(ledger) == paid > 0
-
-
-def test_new_release_name_draws_afresh_and_pays_again(ledger, store):
-    draw = Mechanism(ledger)
-    first = run(ledger, store, draw)
-    paid = spent(ledger)
-    again = run(ledger, store, draw, request(release="2"))
-    assert draw.draws == 2
-    assert again.digest != first.digest
-    assert not again.reservation.reused
+    another = run(ledger, store, draw, request(release="2"))
+    assert not another.reservation.reused
+    assert (draw.draws, another.digest != first.digest) == (2, True)
     assert spent(ledger) > paid
 
 
@@ -247,26 +240,29 @@ def test_a_stored_value_that_was_altered_is_not_reused(ledger, store):
         run(ledger, store, Mechanism(ledger))
 
 
-SELF_TESTED = {
-    SELF_TEST: {
-        "passed": True, "contexts": 128, "companies": 19, "engine": "vllm 0.32.0",
-        "device": "a GPU", "dtype": "bfloat16",
-    }
-}  # fmt: skip
-
-
 def test_a_self_test_is_kept_with_the_charge_and_stated_by_the_label(ledger, store):
     asked = request(parameters={"logit_slack": 0.0, RESTS_ON: {"before": "x"}})
-    told = {"prepare": Room, "rests_on": lambda: SELF_TESTED}
-    run(ledger, store, Mechanism(ledger), asked, **told)
+    made_by = {"engine": "vllm 0.32.0", "device": "a GPU", "dtype": "bfloat16"}
+    tested = {SELF_TEST: {"passed": True, "contexts": 128, "companies": 19, **made_by}}
+    run(ledger, store, Mechanism(ledger), asked, prepare=Room, rests_on=lambda: tested)
     (charge, _) = ledger.entries()
-    assert charge.parameters[RESTS_ON] == {"before": "x", **SELF_TESTED}
+    assert charge.parameters[RESTS_ON] == {"before": "x", **tested}
     (stated,) = [s for s in assumptions([charge]) if "self-test" in s]
     assert "128 public contexts in 19 arrangements" in stated
     assert "(vllm 0.32.0, a GPU, bfloat16)" in stated
-    untold = {"prepare": Room, "rests_on": lambda: pytest.fail("tested for what is stored")}
-    again = run(ledger, store, Mechanism(ledger), asked, **untold)
+    again = run(ledger, store, Mechanism(ledger), asked, prepare=Room, rests_on=pytest.fail)
     assert again.reservation.reused  # It is no part of what a release is known by.
+
+
+def test_the_first_value_stored_under_a_charge_is_the_release(ledger, store):
+    def draw(reservation):
+        store.save(reservation.id, {"draw": "of a run that was taken for dead"})
+        return Mechanism(ledger)(reservation)
+
+    made = run(ledger, store, draw)
+    assert made.facts == {"draw": "of a run that was taken for dead"}
+    assert ledger.count_charges() == 1
+    assert ledger.entries()[-1].artifact_digest == store.digest(made.reservation.id)
 
 
 def resumed(ledger, store, sensitive, draw, prepare=Room, **changes):

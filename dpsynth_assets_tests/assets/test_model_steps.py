@@ -17,7 +17,8 @@ from dpsynth_assets.methods.work import (
     LANGUAGE_MODEL_WEIGHTS,
     TEXT_EMBEDDER,
 )
-from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.assets.keys import public_key
+from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.resources import model_pool
 from dpsynth_assets.orchestration.resources.model_pool import (
@@ -52,64 +53,68 @@ def gpus(step):
     return step["op_tags"].get(RAY, {}).get("num_gpus", 0)
 
 
-@pytest.mark.parametrize(("device", "asked"), [("auto", 1), ("cuda:1", 1), ("cpu", 0)])
-def test_a_step_asks_for_what_its_base_declares(device, asked):
-    step = model_step(base(device), LANGUAGE_MODEL)
+EXACT = {"model": None}
+PACKAGED = {"kind": "exact"}
+JUDGE = {"model": "owner/judge"}
+REMOTE = {"kind": "openai", "model": "m", "base_url": "https://host/v1"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "models", "asked"),
+    [
+        ({}, [LANGUAGE_MODEL], 1),
+        ({"device": "cpu"}, [LANGUAGE_MODEL], 0),
+        # The packaged embedder needs none, and another may have one.
+        ({}, [TEXT_EMBEDDER], 0),
+        ({"embedder": "owner/embedder"}, [TEXT_EMBEDDER], 1),
+        ({"device": "cpu", "embedder": "owner/embedder"}, [LANGUAGE_MODEL, TEXT_EMBEDDER], 1),
+        # The exact decoder runs on processors unless a GPU is named, its weights where declared.
+        (EXACT, [LANGUAGE_MODEL], 0),
+        (EXACT, [PACKAGED], 0),
+        (EXACT, [LANGUAGE_MODEL_WEIGHTS], 1),
+        ({**EXACT, "decoder": "exact", "device": "cuda"}, [LANGUAGE_MODEL], 1),
+        ({**EXACT, "decoder": "exact", "device": "cpu"}, [PACKAGED], 0),
+        # A generator has a device of its own.
+        ({"device": "cpu", "generator": "cuda"}, [CONDITIONAL_GENERATOR], 1),
+        ({"device": "cuda", "generator": "cpu"}, [CONDITIONAL_GENERATOR], 0),
+        # So has an engine.
+        ({"device": "cpu"}, [{"kind": "vllm", "tensor_parallel_size": 4}], 4),
+        ({"device": "cpu"}, [{"device": "cuda"}], 1),
+        ({"device": "cpu"}, [{}, JUDGE], 1),
+        ({}, [REMOTE], 0),
+    ],
+)
+def test_a_step_asks_for_what_its_models_are_declared_to_run_on(declared, models, asked):
+    used = [EngineSpec(**each) if isinstance(each, dict) else each for each in models]
+    step = model_step(base(**declared), *used)
     assert gpus(step) == asked
     assert step["pool"] == (GPU_POOL if asked else PROCESSOR_POOL)
-
-
-def test_the_packaged_embedder_needs_no_gpu_and_another_may_have_one():
-    assert gpus(model_step(base(), TEXT_EMBEDDER)) == 0
-    assert gpus(model_step(base(embedder="owner/embedder"), TEXT_EMBEDDER)) == 1
-    both = model_step(base("cpu", embedder="owner/embedder"), LANGUAGE_MODEL, TEXT_EMBEDDER)
-    assert gpus(both) == 1
-
-
-def test_the_exact_decoder_runs_on_processors_and_the_same_weights_where_they_are_declared():
-    exact = base(model=None)
-    assert gpus(model_step(exact, LANGUAGE_MODEL)) == 0
-    assert gpus(model_step(exact, EngineSpec(kind="exact"))) == 0
-    assert gpus(model_step(exact, LANGUAGE_MODEL_WEIGHTS)) == 1
-    assert gpus(model_step(exact, EngineSpec())) == 1
-
-
-@pytest.mark.parametrize(("device", "asked"), [("cuda", 1), ("auto", 0), ("cpu", 0)])
-def test_the_exact_decoder_asks_for_a_gpu_that_was_named(device, asked):
-    exact = base(device, model=None, decoder="exact")
-    assert gpus(model_step(exact, LANGUAGE_MODEL)) == asked
-    assert gpus(model_step(exact, EngineSpec(kind="exact"))) == asked
-
-
-def test_a_generator_on_a_gpu_asks_for_it_whatever_the_language_model_has():
-    assert gpus(model_step(base("cpu", generator="cuda"), CONDITIONAL_GENERATOR)) == 1
-    assert gpus(model_step(base("cuda", generator="cpu"), CONDITIONAL_GENERATOR)) == 0
 
 
 def test_a_base_that_no_file_declares_is_asked_for_like_auto():
     assert gpus(model_step("nobody_declared_this", LANGUAGE_MODEL)) == 1
 
 
-def test_an_engine_asks_for_its_own_devices():
-    assert gpus(model_step(base("cpu"), EngineSpec(kind="vllm", tensor_parallel_size=4))) == 4
-    assert gpus(model_step(base("cpu"), EngineSpec(device="cuda"))) == 1
-    assert gpus(model_step(base("cpu"), EngineSpec())) == 0
-    judge = EngineSpec(model="owner/judge")
-    assert gpus(model_step(base("cpu"), EngineSpec(), judge)) == 1
-    remote = EngineSpec(kind="openai", model="m", base_url="https://host/v1")
-    assert gpus(model_step(base(), remote)) == 0
+@pytest.mark.parametrize(
+    ("declared", "read"),
+    [
+        ({"language_model": {"kind": "smollm2"}}, {"public_language_model"}),
+        ({"conditional_generator": {"kind": "pretrained", "model": "owner/name"}}, set()),
+    ],
+)
+def test_a_generator_depends_on_the_language_model_alone_or_on_nothing(declared, read):
+    key = public_key("letters", "conditional_generator")
+    definitions = generation_definitions(PublicDataSpec(name="letters", **declared))
+    (asset,) = [each for each in definitions.assets if each.key == key]
+    assert {each.path[-1] for each in asset.asset_deps[key]} == read
 
 
 def asked(name, stage, declared, **settings):
     """GPUs of a stage of a method on a base."""
-    method = bound_method(name, settings, terms(declared))
+    terms = cohort_terms(private_spec(Path("/nowhere")), declared)
+    method = bound_method(name, settings, terms)
     steps = {CANDIDATE_CORPUS: method.writing()} | {step.name: step for step in method.stages()}
     return gpus(model_step(declared, *steps[stage].models))
-
-
-def terms(declared):
-    spec = private_spec(Path("/nowhere"))
-    return cohort_terms(spec, declared)
 
 
 @pytest.mark.parametrize(

@@ -20,44 +20,35 @@ def opened(monkeypatch):
     return open_model
 
 
-def job(open_model, between=lambda: None):
-    @dg.op
-    def first(models: Models):
-        open_model("one")
-
-    @dg.op(ins={"start": dg.In(dg.Nothing)})
-    def second(models: Models):
-        open_model("one")
-        between()
-
-    @dg.job(resource_defs={"models": Models()})
-    def both():
-        second(first())
-
-    return both
+def a_run():
+    return dg.build_resources({"models": Models()})
 
 
 def test_steps_share_a_model_and_the_next_run_opens_it_anew(opened):
-    both = job(opened)
-    both.execute_in_process()
-    assert opened.found == ["one"]
-    both.execute_in_process()
-    assert opened.found == ["one", "one"]
+    for runs in (1, 2):
+        with a_run():
+            opened("one")
+            opened("one")
+        assert opened.found == ["one"] * runs
 
 
 def test_a_run_that_ends_closes_nothing_that_another_uses(opened):
-    inner = job(opened)
-    outer = job(opened, between=inner.execute_in_process)
-    outer.execute_in_process()
-    assert opened.found == ["one"]
+    with a_run():
+        opened("one")
+        with a_run():
+            opened("one")
+        opened("one")
+        assert opened.found == ["one"]
     opened("one")
     assert opened.found == ["one", "one"]
 
 
 def test_a_failed_run_closes_its_models(opened):
-    def fail():
+    def fails():
+        opened("one")
         raise RuntimeError
 
-    job(opened, between=fail).execute_in_process(raise_on_error=False)
+    with pytest.raises(RuntimeError), a_run():
+        fails()
     opened("one")
     assert opened.found == ["one", "one"]

@@ -30,24 +30,20 @@ def clock(monkeypatch):
     return now
 
 
-def test_first_and_last_messages_are_always_logged(context, lines, clock):
+def test_the_log_tells_begin_and_end_and_time_left_once_there_is_something_to_go_by(
+    context, lines, clock
+):
     report = Progress().start(context, "work")
-    report(0.0, "budget ε 1.00 of 4 reserved")
-    clock[0] += 1
-    report(0.5, "half")
-    clock[0] += 1
-    report(1.0, "all")
-    assert lines == ["work: budget ε 1.00 of 4 reserved", "work: 100% all, took 2 s"]
-
-
-def test_time_left_is_estimated_once_there_is_something_to_go_by(context, lines, clock):
-    report = Progress().start(context, "work")
-    report(0.0, "")
-    clock[0] += 20
-    report(0.01, "early")
-    clock[0] += 20
-    report(0.5, "half")
-    assert lines[1:] == ["work: early", "work: 50% half, about 40 s left"]
+    steps = [(0, 0.0, "budget ε 1.00 of 4 reserved"), (1, 0.0, "too soon"), (20, 0.01, "early")]
+    for seconds, share, message in [*steps, (40, 0.5, "half"), (41, 1.0, "all")]:
+        clock[0] = 100.0 + seconds
+        report(share, message)
+    assert lines == [
+        "work: budget ε 1.00 of 4 reserved",
+        "work: early",
+        "work: 50% half, about 40 s left",
+        "work: 100% all, took 41 s",
+    ]
 
 
 @pytest.mark.parametrize("records", [130, 147, 159])

@@ -1,13 +1,12 @@
 """A dataset file that cannot be used harms itself alone, and says why wherever it is asked for."""
 
-import shutil
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 import dpsynth_assets
-from dpsynth_assets.datasets import Problem, dataset_folders
+from dpsynth_assets.datasets import Problem
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.orchestration.components.declared import definitions_of_files
 from dpsynth_assets.orchestration.components.refused import PREFIX, refused_definitions
@@ -100,8 +99,10 @@ def test_materialising_a_refused_file_fails_with_its_line():
     assert " ".join(line.strip() for line in shown) == str(problem), "as it is, never as HTML"
 
 
-@pytest.mark.parametrize("name", ["negative", "unmethodical", "baseless", "shared_name"])
-@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("plan", "negative"), ("plan", "baseless"), ("run", "unmethodical"), ("run", "shared_name")],
+)
 def test_plan_and_run_say_the_same_line_and_charge_nothing(folder, command, name):
     result = dpsynth(command, name, code=2)
     assert "Traceback" not in result.output
@@ -114,20 +115,6 @@ def test_cohorts_are_listed_beside_what_cannot_be_used(folder):
     result = dpsynth("datasets", "cohorts", code=2)
     for name, (_, line) in BROKEN.items():
         assert name == "unmethodical" or line in result.output
-
-
-def test_the_packages_own_folder_contains_a_broken_file_too(tmp_path, own_home):
-    package = Path(dpsynth_assets.__file__).parent / "defs"
-    shutil.copytree(package, tmp_path / "own_defs", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("unparsed", "negative", "unmethodical"):
-        inner = tmp_path / "own_defs" / "deeper" / name
-        inner.mkdir(parents=True)
-        (inner / "defs.yaml").write_text(BROKEN[name][0])
-    loaded = definitions_of_files(dataset_folders(tmp_path / "own_defs"))
-    keys = {key for part in loaded.assets for key in part.keys}
-    refused = {key.path[1].rpartition("_")[0] for key in keys if key.path[0] == PREFIX}
-    assert refused == {"unparsed", "negative", "unmethodical"}
-    assert {"tickets", "enquiries", "public"} <= {key.path[0] for key in keys}
 
 
 def test_what_else_a_refused_file_declares_stays_in_the_graph(tmp_path):

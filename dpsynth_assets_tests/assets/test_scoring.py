@@ -5,9 +5,8 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from pydantic import PrivateAttr
 
-from dpsynth_assets.methods.inputs import PrivateInputs, silent
+from dpsynth_assets.methods.inputs import silent
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.scoring import (
     CorpusToScore,
@@ -22,6 +21,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
+from dpsynth_assets_tests.stored import write_embeddings, write_records
 
 LABELS = ("billing", "delivery")
 PRIVATE = "kayak"
@@ -71,26 +71,15 @@ def embedded(texts, away):
     return np.hstack([place, noise]).astype(np.float32)
 
 
-class Records(SensitiveStore):
+def store_of(held_out):
     """As many private records as asked for."""
-
-    _held_out: int = PrivateAttr()
-
-    @classmethod
-    def of(cls, folder, held_out):
-        records = cls.at(str(folder))
-        records._held_out = held_out
-        return records
-
-    def read_internal(self, dataset, split, *, with_embeddings=False):
-        rows = _rows(self._held_out if split == "held_out" else 200, f"{PRIVATE} {split}")
-        embeddings = embedded(rows["text"].to_list(), 0.0)
-        ids = [str(number) for number in range(rows.height)]
-        known = rows.with_columns(record_id=pl.Series(ids), unit_id=pl.Series(ids))
-        return PrivateInputs(records=known, embeddings=embeddings)
-
-    def each_for_scoring(self, dataset, split, *, with_embeddings=True):
-        yield self.read_internal(dataset, split)
+    store = SensitiveStore.at(str(home().sensitive))
+    for split, count in (("source", 200), ("held_out", held_out)):
+        rows = _rows(count, f"{PRIVATE} {split}").with_row_index("unit_id")
+        named = rows.with_columns(pl.col("unit_id").cast(pl.String), record_id=pl.col("unit_id"))
+        write_records(store, "letters", split, named)
+        write_embeddings(store, "letters", split, embedded(rows["text"].to_list(), 0.0))
+    return store
 
 
 @pytest.fixture
@@ -104,8 +93,8 @@ def corpora():
 
 
 def _scored(spec, corpora, held_out=160):
-    store = Records.of(home().sensitive, held_out)
-    return score_corpora(spec, corpora, {"name": "made up"}, Embedder(), store, [], silent)
+    store, manifest = store_of(held_out), {"name": "made up"}
+    return score_corpora(spec, corpora, manifest, Embedder(), store, [], silent)
 
 
 def test_scores_that_still_hold_are_read_back_without_a_model(spec, corpora, monkeypatch):

@@ -17,8 +17,6 @@ from pydantic import BaseModel
 import dpsynth_assets
 from dpsynth_assets.orchestration.resources.live_runs import was_interrupted
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
-from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager
-from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
 from dpsynth_assets.records.columns import SourceError
 
@@ -152,51 +150,37 @@ def test_an_error_outside_of_a_section_would_show_the_record(capfd, caplog):
     assert CANARY in "".join(capfd.readouterr()) + caplog.text
 
 
-PUBLIC = {
-    "a message": (raising(ValueError("clusters: expected 48, got 7")), "expected 48, got 7"),
-    "no message": (raising(AssertionError()), "AssertionError"),
-    "a missing file": (
-        raising(FileNotFoundError(2, "No such file", "base.parquet")),
-        "base.parquet",
-    ),
-    "the ledger": (raising(LedgerIntegrityError("Entry 7 was altered.")), "Entry 7 was altered."),
-    "memory": (raising(MemoryError()), "out of memory"),
-    "a disk": (
-        raising(OSError(errno.ENOSPC, "No space left on device")),
-        "No space left on device",
-    ),
-    "an interrupt": (raising(DagsterExecutionInterruptedError()), "was interrupted by"),
-    "Ctrl-C": (raising(KeyboardInterrupt()), "was interrupted by"),
+NO_RECORD = [
+    (LedgerIntegrityError("Entry 7 was altered."), "Entry 7 was altered."),
+    (MemoryError(), "out of memory"),
+    (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    (OSError(errno.EACCES, "Permission denied"), "Permission denied"),
+    (DagsterExecutionInterruptedError(), "was interrupted by"),
+    (KeyboardInterrupt(), "was interrupted by"),
+]
+SHOWN = {
+    private_section: [
+        (BudgetExceededError("Expected room for 1, got 0.2."), "Expected room for 1, got 0.2."),
+        (SourceError(field="source.path", expected="a", got="b", remedy="C."), "expected a, got b"),
+        (ValueError(CANARY), "ValueError. Its message is withheld"),
+    ],
+    public_section: [
+        (ValueError("clusters: expected 48, got 7"), "expected 48, got 7"),
+        (AssertionError(), "AssertionError"),
+        (FileNotFoundError(2, "No such file", "base.parquet"), "base.parquet"),
+    ],
 }
 
 
-@pytest.mark.parametrize("kind", PUBLIC)
-def test_a_public_step_shows_its_error(kind, capfd, caplog):
-    fail, words = PUBLIC[kind]
-    page, _ = shown(public_section, fail, capfd, caplog)
-    assert words in page
-    assert "Step of the test" in page
-    assert "masked" not in page
-
-
 @pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (BudgetExceededError("Expected room for 1, got 0.2."), "Expected room for 1, got 0.2."),
-        (LedgerIntegrityError("Entry 7 was altered."), "Entry 7 was altered."),
-        (SourceError(field="source.path", expected="a", got="b", remedy="C."), "expected a, got b"),
-        (OSError(errno.ENOSPC, "x"), "No space left on device"),
-        (OSError(errno.EACCES, "x"), "Permission denied"),
-        (MemoryError(), "out of memory"),
-        (DagsterExecutionInterruptedError(), "was interrupted by"),
-        (KeyboardInterrupt(), "was interrupted by"),
-        (ValueError(CANARY), "ValueError. Its message is withheld"),
-    ],
+    ("section", "error", "words"),
+    [(section, *case) for section, own in SHOWN.items() for case in (*own, *NO_RECORD)],
 )
-def test_a_private_step_shows_what_is_no_record(error, words, capfd, caplog):
-    page, _ = shown(private_section, raising(error), capfd, caplog)
+def test_a_step_shows_what_is_no_record(section, error, words, capfd, caplog):
+    page, _ = shown(section, raising(error), capfd, caplog)
     assert words in page
     assert "masked" not in page
+    assert section is private_section or "Step of the test" in page
 
 
 def test_what_is_public_in_a_private_step_is_shown(capfd, caplog):
@@ -206,26 +190,6 @@ def test_what_is_public_in_a_private_step_is_shown(capfd, caplog):
 
     page, _ = shown(private_section, fail, capfd, caplog)
     assert "Opening the text embedder: Expected a model at /models/minilm" in page
-
-
-def test_a_value_that_cannot_be_stored_says_why(own_home):
-    values = home().values
-    values.parent.mkdir(parents=True, exist_ok=True)
-    values.write_text("a file in the way")
-
-    @dg.asset
-    def value() -> dict:
-        return {"a": 1}
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        store = ArtifactIOManager()
-        result = dg.materialize(
-            [value], instance=instance, resources={"io_manager": store}, raise_on_error=False
-        )
-        (run,) = instance.get_runs()
-        page = "\n".join(dg.serialize_value(event) for event in instance.all_logs(run.run_id))
-    assert not result.success
-    assert "Not a directory" in page
 
 
 def computed_functions():

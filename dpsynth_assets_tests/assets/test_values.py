@@ -4,6 +4,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from dpsynth_assets import paths
 from dpsynth_assets.orchestration.resources import stores
 from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager
 from dpsynth_assets_tests.assets.declared_cases import failure
@@ -32,7 +33,7 @@ def stored(value, instance):
         return value
 
     resources = {"io_manager": ArtifactIOManager()}
-    return dg.materialize([rows], instance=instance, resources=resources)
+    return dg.materialize([rows], instance=instance, resources=resources, raise_on_error=False)
 
 
 def read(instance):
@@ -70,6 +71,14 @@ def test_a_value_that_was_edited_on_disk_is_refused(home, instance):
     assert "forged" not in failure(run)
     stored(FIRST, instance)
     assert len(read(instance)[0]) == 1
+
+
+def test_a_value_that_cannot_be_stored_says_why(instance, monkeypatch):
+    monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "1")
+    values = paths.home().values
+    values.parent.mkdir(parents=True, exist_ok=True)
+    values.write_text("a file in the way")
+    assert "Not a directory" in failure(stored(FIRST, instance))
 
 
 def test_a_value_of_another_format_takes_the_place_of_the_old_one(home, instance):
