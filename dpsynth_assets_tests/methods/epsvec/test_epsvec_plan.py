@@ -4,8 +4,10 @@ import pytest
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.base import priced
-from dpsynth_assets.methods.epsvec.config import SHOTS, VECTORS, EpsVecConfig
+from dpsynth_assets.methods.epsvec.config import CANDIDATES, NEGATIVES, SHOTS, VECTORS, EpsVecConfig
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
+from dpsynth_assets.methods.epsvec.shots import public_candidates, read_candidates
+from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, is_post_processing
@@ -14,6 +16,9 @@ from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 ENDPOINT = EngineSpec(kind="openai", model="m", base_url="https://host/v1")
+PROMPTED = {"engine": ENDPOINT, "prompts": default_templates("visits", labelled=True)}
+UNCOUNTED = {"public_records": None}
+UNSAMPLED = {"public_records": 5000, "accountant": "zcdp", "relation": REPLACE_ONE}
 
 
 @pytest.mark.parametrize(("relation", "expected"), [
@@ -80,12 +85,6 @@ def test_sampling_needs_less_noise_at_the_same_cost(cases, accountant, relation)
     assert stds[1] < 0.5 * stds[0]
 
 
-def test_a_sample_that_amplifies_nothing_is_refused(cases):
-    terms = cases.terms(public_records=5000, accountant="zcdp", relation=REPLACE_ONE)
-    plan = priced(cases.method(cases.config(vector_records=50), terms), 3.0)
-    assert "does not count the sampling" in plan.refusal
-
-
 def test_a_sample_of_all_records_is_no_sample(cases):
     plan = cases.method(cases.config(vector_records=400), cases.terms()).plan(3.0)
     assert plan.parameters["sampling_probability"] == 1.0
@@ -113,23 +112,27 @@ def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanisms(cases):
     assert plan.charges == {SHOTS: shots.event(), VECTORS: vectors.event()}
 
 
-def test_private_text_never_goes_to_an_endpoint(cases):
-    terms = cases.terms(engine=ENDPOINT, prompts=default_templates("visits", labelled=True))
-    refusal = priced(cases.method(cases.config(), terms), 3.0).refusal
-    assert "private text" in refusal
-    assert "\n" not in refusal
-    shots_only = cases.config(use_vectors=False)
-    assert cases.method(shots_only, terms).plan(3.0).refusal is None
-    document = priced(cases.method(shots_only, cases.terms(engine=ENDPOINT)), 3.0)
-    assert "Declare prompt in the dataset file" in document.refusal
+@pytest.mark.parametrize(("settings", "terms", "told"), [
+    ({"vector_records": 50}, UNSAMPLED, "does not count the sampling"),
+    ({"vector_records": 5}, UNCOUNTED, "declared number of records"),
+    ({"use_fixed_shots": False}, UNCOUNTED, "strength_unit: clip_bound"),
+    ({}, PROMPTED, "private text"),
+    ({"use_vectors": False}, {"engine": ENDPOINT}, "Declare prompt in the dataset file"),
+])  # fmt: skip
+def test_what_cannot_be_released_is_refused_and_charges_nothing(cases, settings, terms, told):
+    plan = priced(cases.method(cases.config(**settings), cases.terms(**terms)), 3.0)
+    assert told in plan.refusal
+    assert "\n" not in plan.refusal
+    assert not plan.charges
 
 
-def test_a_sample_needs_a_declared_number_of_records(cases):
-    terms = cases.terms(public_records=None)
-    refused = priced(cases.method(cases.config(vector_records=5), terms), 3.0)
-    assert "declared number of records" in refused.refusal
-    assert not refused.charges
-    assert cases.method(cases.config(), terms).plan(3.0).refusal is None
+@pytest.mark.parametrize(("settings", "terms"), [
+    ({}, UNCOUNTED),  # The histogram of shots counts records.
+    ({"use_fixed_shots": False, "strength_unit": "clip_bound"}, UNCOUNTED),
+    ({"use_vectors": False}, PROMPTED),
+])  # fmt: skip
+def test_what_needs_no_number_or_sends_no_record_is_planned(cases, settings, terms):
+    assert cases.method(cases.config(**settings), cases.terms(**terms)).plan(3.0).refusal is None
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -140,3 +143,52 @@ def test_a_sample_needs_a_declared_number_of_records(cases):
 def test_settings_that_do_not_fit_say_so(settings, words):
     with pytest.raises(ValueError, match=words):
         EpsVecConfig(**settings)
+
+
+# Stages: which there are, which are free, and which settings each depends on.
+
+ALL = (CANDIDATES, SHOTS, NEGATIVES, VECTORS)
+
+
+def stages(cases, **changes):
+    return {each.name: each for each in cases.method(cases.config(**changes)).stages()}
+
+
+def test_candidates_and_negatives_read_nothing_private(cases):
+    made = stages(cases)
+    assert tuple(made) == ALL
+    assert [made[name].public for name in ALL] == [True, False, True, False]
+    assert made[SHOTS].needs_embeddings
+    assert made[VECTORS].after == (SHOTS, NEGATIVES)
+
+
+def test_a_public_stage_cannot_ask_for_private_inputs():
+    with pytest.raises(ValueError, match="read no private data"):
+        Stage(name="pool", title="Pool.", make=print, needs_embeddings=True)
+
+
+def test_public_inputs_are_those_that_settings_use(cases):
+    def needs(config):
+        return cases.method(config).public_inputs
+
+    assert needs(cases.config()) == {"public_language_model", "text_embedder", "public_corpus"}
+    bare = cases.config(use_vectors=False, use_fixed_shots=False)
+    assert needs(bare) == {"public_language_model"}
+    judged = cases.config(rejection={"judge": "likelihood"})
+    assert "public_corpus" in cases.method(judged).writing().reads
+    plain = cases.method(cases.config())
+    assert plain.writing().reads == plain.public_inputs
+
+
+def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engine, tmp_path):
+    config = cases.config(candidate_source="public_corpus")
+    assert "public_corpus" in cases.method(config).public_inputs
+    public = cases.public(engine)
+    cases.run(tmp_path, config, cases.private(cases.records(20)), public)
+    pool = read_candidates(tmp_path / CANDIDATES)
+    ours = [pool.filter(pool["label"] == label)["text"].to_list() for label in (0, 1)]
+    assert ours[0] == ours[1]
+    assert len(set(ours[0])) == config.candidates
+    assert set(ours[0]) <= set(public.public_records["text"])
+    with pytest.raises(ValueError, match="got 8"):
+        public_candidates(ours[0], 2, cases.config(kept_shots=9, candidates=20), seed=0)

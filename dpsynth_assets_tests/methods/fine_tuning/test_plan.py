@@ -4,11 +4,12 @@ import json
 import re
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
-from dpsynth_assets.methods.base import priced
+from dpsynth_assets.methods.base import priced, room_of
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import (
     CtclConfig,
@@ -16,9 +17,12 @@ from dpsynth_assets.methods.fine_tuning.config import (
     DpFineTuningConfig,
 )
 from dpsynth_assets.methods.fine_tuning.private_training import passes_of
+from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import sources
+from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy import calibration
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
@@ -37,7 +41,7 @@ from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
 from dpsynth_assets_tests.privacy import ledger_cases
 
-STAGE, DELTA = "finetuned_generator", 1e-5
+DELTA = 1e-5
 CONFIG = CtclConfig(steps=20, expected_batch_size=10)
 
 
@@ -301,3 +305,102 @@ def test_a_choice_stands_in_the_charge_that_made_it_and_in_no_earlier_one(chosen
     assert chosen.items() <= told.items()
     assert CtclConfig(**told) == CtclConfig(**chosen)
     assert not chosen.keys() & CtclConfig().model_dump(mode="json").keys()
+
+
+# Whether a training runs follows from public settings, never from the length of some record.
+
+
+POSITIONS = 64
+TWO_STEPS = {"steps": 2, "expected_batch_size": 60, "max_document_tokens": POSITIONS}
+
+
+@pytest.fixture(scope="session")
+def learned_positions(language_model, tmp_path_factory):
+    """A GPT-2 without room for a condition and a document of 64 tokens."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder, tokenizer = tmp_path_factory.mktemp("gpt2"), language_model.tokenizer
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=POSITIONS,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load_language_model(folder, device="cpu")
+
+
+def of_lengths(private, lengths):
+    """The same records, of which a few are longer."""
+    texts = private.records["text"].to_list()
+    for row, copies in enumerate(lengths):
+        texts[row] = " ".join([texts[row]] * copies)
+    return PrivateInputs(
+        records=private.records.with_columns(pl.Series("text", texts)),
+        embeddings=private.embeddings,
+    )
+
+
+LENGTHS = {"short": [], "one long": [40], "some": [40, 40, 1, 40]}
+OF_POSITIONS = {**TWO_STEPS, "architecture": "decoder_only", "rows": 5}
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (DpFineTuning, OF_POSITIONS),
+        (DownstreamFineTuning, {**TWO_STEPS, "max_document_tokens": 16}),
+    ],
+)
+def test_a_model_trains_whatever_the_lengths_of_records(
+    kind, settings, lengths, cases, public, learned_positions, checkpoint
+):
+    [stage] = kind(kind.config_type(**settings), cases.terms()).plan(4.0).stages
+    inputs = replace(public, language_model=learned_positions, public_records=None)
+    private = of_lengths(cases.private(), lengths)
+    assert stage.release(private, inputs, checkpoint, cases.silent).value.files.is_dir()
+
+
+# Room that is asked for before a charge holds what a training keeps and releases.
+
+HEADS = 16 << 10
+"""Names and settings in the heads of files."""
+SMALL = {"steps": 2, "expected_batch_size": 10, "max_document_tokens": 24}
+DOWNSTREAM = {
+    "vocabulary": 3000,
+    "width": 16,
+    "feed_forward": 16,
+    "learning_rate": 1e-3,
+    "task": "next_word",
+}
+METHODS = [
+    (Ctcl, {}),
+    (Ctcl, {"lora_rank": 2}),
+    (DpFineTuning, {}),
+    (DownstreamFineTuning, DOWNSTREAM),
+]
+
+
+def size(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(("kind", "changes"), METHODS)
+def test_weights_and_checkpoints_fit_into_the_room_of_the_plan(
+    kind, changes, cases, public, checkpoint
+):
+    method = kind(kind.config_type(**SMALL, **changes), cases.terms())
+    [stage] = method.plan(4.0).stages
+    room = room_of(method, stage, public)
+    release = stage.release(cases.private(), public, checkpoint, cases.silent)
+    assert size(release.value.files) <= room.release + HEADS
+    assert size(checkpoint.saved) <= room.kept + HEADS
+    assert room.release <= 2 * size(release.value.files), "far more than is taken"
+
+
+def test_the_corpus_is_counted_by_its_declared_rows(cases, public):
+    few, many = (
+        room_of(kind, kind.plan(4.0).stage(STAGE), public).corpus
+        for kind in (Ctcl(Ctcl.config_type(**SMALL, rows=n), cases.terms()) for n in (10, 1000))
+    )
+    assert many == 100 * few > 1000 * 24 * 4
