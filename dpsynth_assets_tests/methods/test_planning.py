@@ -38,8 +38,7 @@ def spec(accountant="zcdp", epsilon=10.0, methods=MEANS, rounds=1):
     )
 
 
-@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
-@pytest.mark.parametrize("epsilon", [3.0, 10.0])
+@pytest.mark.parametrize(("accountant", "epsilon"), [("zcdp", 3.0), ("tight", 10.0)])
 def test_a_plan_without_hand_made_shares_spends_its_budget_and_no_more(accountant, epsilon):
     methods = [each | {"settings": LARGE} for each in MEANS]
     plan = plan_dataset(spec(accountant, epsilon, methods))

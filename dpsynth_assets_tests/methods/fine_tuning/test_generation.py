@@ -39,11 +39,15 @@ def train(cases, public, checkpoint, method=Ctcl, config=None, private=None, pro
     return plan, release
 
 
-def write(cases, public, release, method=Ctcl, config=None, rows=12):
-    bound = method(config or method.config_type(**SMALL), cases.terms())
-    released = Released(reservation="r", facts=release.value.facts, folder=release.value.files)
-    public = replace(public, released={STAGE: released})
-    return bound.write(public, rows, cases.silent)
+def write(cases, public, folder, method=Ctcl, config=None, rows=12, **terms):
+    bound = method(config or method.config_type(**SMALL), cases.terms(**terms))
+    released = Released(reservation="r", facts={}, folder=folder)
+    return bound.write(replace(public, released={STAGE: released}), rows, cases.silent)
+
+
+@pytest.fixture
+def folders(generator, language_model):
+    return {"encoder_decoder": generator.source, "decoder_only": language_model.source}
 
 
 def check_public(cases, public, method=Ctcl, **settings):
@@ -90,24 +94,23 @@ def test_no_private_fact_is_told(cases, public, checkpoint):
     assert "visit" not in repr(private)
 
 
-def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public, checkpoint):
-    _, release = train(cases, public, checkpoint)
-    few, many = (write(cases, public, release, rows=rows) for rows in (26, 260))
+def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public, folders):
+    folder = folders["encoder_decoder"]
+    few, many = (write(cases, public, folder, rows=rows) for rows in (26, 260))
     assert few.facts["rows"] + few.facts["places_left_empty"] == 26
     assert many.facts["rows"] + many.facts["places_left_empty"] == 260
     assert set(many.rows.columns) == {"text", "label", "topic"}
     y_bakery = many.rows.filter((pl.col("label") == "y") & (pl.col("topic") == 1)).height
     assert 0.3 < y_bakery / 260 < 0.6  # 12 of about 26
     assert not many.rows.filter((pl.col("label") == "x") & (pl.col("topic") == 1)).height
-    again = write(cases, public, release, rows=26)
+    again = write(cases, public, folder, rows=26)
     assert again.rows.equals(few.rows)
 
 
-def test_a_histogram_of_other_labels_is_refused(cases, public, checkpoint):
-    _, release = train(cases, public, checkpoint)
+def test_a_histogram_of_other_labels_is_refused(cases, public, folders):
     other = {**public.topic_histogram, "labels": ["y", "x"]}
     with pytest.raises(ValueError, match="labels"):
-        write(cases, replace(public, topic_histogram=other), release)
+        write(cases, replace(public, topic_histogram=other), folders["encoder_decoder"])
 
 
 # Before the charge
@@ -214,7 +217,7 @@ def test_both_architectures_train_whole_or_by_adapters(
     private = PrivateInputs(records=cases.records(20))
     plan, release = train(cases, public, checkpoint, DpFineTuning, config, private)
     assert release.cost.event == plan.event
-    corpus = write(cases, public, release, DpFineTuning, config)
+    corpus = write(cases, public, release.value.files, DpFineTuning, config)
     assert corpus.rows["topic"].unique().to_list() == [-1]
     labels = corpus.rows["label"].value_counts().height
     assert labels == 2
@@ -241,20 +244,8 @@ def test_dp_fine_tuning_declares_what_it_reads(cases):
 
 # Released generators written from by an engine or a judge: same cells, no new charge.
 
-SERVED = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
 CONFIG = GeneratorConfig(max_document_tokens=16)
 CONDITIONS = ["Document Type: note", "Keywords: bakery", "Document Type: note", ""]
-
-
-@pytest.fixture
-def folders(generator, language_model):
-    return {"encoder_decoder": generator.source, "decoder_only": language_model.source}
-
-
-def corpus(cases, public, method, config, folder, **terms):
-    released = Released(reservation="r", facts={}, folder=folder)
-    bound = method(config, cases.terms(**terms))
-    return bound.write(replace(public, released={STAGE: released}), config.rows, cases.silent)
 
 
 @pytest.fixture
@@ -308,9 +299,7 @@ def test_a_served_generator_writes_records_of_the_declared_schema(opened):
 def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, engine):
     told = []
     cases.silent = lambda _share, message: told.append(message)
-    made = corpus(
-        cases, public, Ctcl, CtclConfig(**SERVED), folders["encoder_decoder"], engine=engine
-    )
+    made = write(cases, public, folders["encoder_decoder"], engine=engine)
     assert made.facts["engine_kind"] == "transformers"
     assert told[0] == f"engine transformers writes: {engine.kind} cannot serve this model"
     assert made.rows.height + made.facts["places_left_empty"] == 12
@@ -323,7 +312,7 @@ def test_documents_stay_within_the_models_positions(opened):
 
 
 def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders):
-    config = DpFineTuningConfig(**SERVED, architecture="decoder_only")
+    config = DpFineTuningConfig(**SMALL, architecture="decoder_only")
     judged = config.model_copy(
         update={
             "rejection": RejectionSettings(
@@ -332,8 +321,7 @@ def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders
         }
     )
     folder = folders["decoder_only"]
-    plain = corpus(cases, public, DpFineTuning, config, folder)
-    kept = corpus(cases, public, DpFineTuning, judged, folder)
+    plain, kept = (write(cases, public, folder, DpFineTuning, each) for each in (config, judged))
     assert kept.facts["judge"] == "likelihood"
     assert 0 < kept.facts["acceptance_rate"] <= 1
     assert kept.facts["rows"] == 12 - kept.facts["places_left_empty"]
@@ -346,7 +334,7 @@ def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders
 @pytest.mark.parametrize("method", [Ctcl, DpFineTuning])
 def test_a_judge_is_free_and_changes_nothing_a_paid_stage_depends_on(cases, method):
     plain, judged = (
-        method(method.config_type(**SERVED, **chosen), cases.terms())
+        method(method.config_type(**SMALL, **chosen), cases.terms())
         for chosen in ({}, {"rejection": {"judge": "likelihood"}})
     )
     (stage,), (other,) = plain.stages(), judged.stages()

@@ -28,10 +28,16 @@ from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import SMALL, hashed, in_slots
 
-CELLS = (
-    BatchCell(label=0, cluster=None, batches=3, generating=3),
-    BatchCell(label=1, cluster=None, batches=4, generating=2),
-)
+
+def cells_of(*batches):
+    """Cells of labels 0, 1, ..., of whose batches so many generate."""
+    return [
+        BatchCell(label=label, cluster=None, batches=some, generating=generating)
+        for label, (some, generating) in enumerate(batches)
+    ]
+
+
+CELLS = cells_of((3, 3), (4, 2))
 
 
 def assign(records, *, k=1, s=8, cells=CELLS, salt="salt", clusters=None):
@@ -61,28 +67,21 @@ def assert_moves_one_context(before, after):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_adding_a_record_changes_at_most_one_context_of_one_batch(cases, k):
+def test_adding_or_nulling_a_record_changes_at_most_one_context_of_one_batch(cases, k):
     records = cases.records(300)
     before = contexts(assign(records, k=k))
-    for seed in range(40):
-        newcomer = cases.records(1, seed=seed, first=1000 + seed)
-        assert_moves_one_context(before, contexts(assign(pl.concat([records, newcomer]), k=k)))
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_nulling_a_record_changes_at_most_one_context_of_one_batch(cases, k):
-    records = cases.records(300)
-    before = contexts(assign(records, k=k))
-    for row in range(0, 300, 7):
-        texts = [" " if i == row else text for i, text in enumerate(records["text"])]
-        after = contexts(assign(records.with_columns(text=pl.Series(texts)), k=k))
-        assert_moves_one_context(before, after)
+    for number in range(40):
+        newcomer = cases.records(1, seed=number, first=1000 + number)
+        texts = [" " if i == 7 * number else text for i, text in enumerate(records["text"])]
+        nulled = records.with_columns(text=pl.Series(texts))
+        for neighbour in (pl.concat([records, newcomer]), nulled):
+            assert_moves_one_context(before, contexts(assign(neighbour, k=k)))
 
 
 def test_with_one_example_a_record_always_arrives(cases):
     records = cases.records(300)
-    cells = tuple(BatchCell(label=i, cluster=None, batches=3, generating=3) for i in (0, 1))
-    placed = [text for held in contexts(assign(records, cells=cells)) for (text,) in held]
+    batches = assign(records, cells=cells_of((3, 3), (3, 3)))
+    placed = [text for held in contexts(batches) for (text,) in held]
     assert sorted(placed) == sorted(records["text"])
 
 
@@ -127,13 +126,7 @@ def test_a_second_record_in_a_slot_empties_its_context(cases):
 
 def test_batches_beyond_the_public_limit_do_not_generate_but_keep_their_records(cases):
     records = cases.records(400)
-    few = assign(records)
-    every = assign(
-        records,
-        cells=tuple(
-            BatchCell(label=i, cluster=None, batches=b, generating=b) for i, b in [(0, 3), (1, 4)]
-        ),
-    )
+    few, every = assign(records), assign(records, cells=cells_of((3, 3), (4, 4)))
     assert contexts(few) == contexts(every)[:5]
 
 
@@ -240,11 +233,10 @@ def test_histogram_costs_two_histograms_at_the_declared_relation(cases, noise):
 def test_records_of_one_text_share_an_id_and_no_name(copies):
     """Without an id column equal records are kept; however many, they fit into passes."""
     most = 32
-    cell = BatchCell(label=0, cluster=None, batches=1, generating=1)
 
     def keys(count):
         records = pl.DataFrame({"record_id": ["same"] * count, "text": ["Thank you."] * count})
-        (batch,) = hashed(records, np.zeros(count, dtype=int), None, [cell])
+        (batch,) = hashed(records, np.zeros(count, dtype=int), None, cells_of((1, 1)))
         return set(batch.keys)
 
     named, with_one_more = keys(copies), keys(copies + 1)

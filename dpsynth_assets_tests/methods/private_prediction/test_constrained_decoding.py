@@ -16,7 +16,6 @@ from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
-    GenerationRules,
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.references import generate_public_only
@@ -26,7 +25,11 @@ from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
-from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
+from dpsynth_assets_tests.methods.private_prediction.conftest import (
+    HISTOGRAM,
+    make_rules,
+    make_terms,
+)
 from dpsynth_assets_tests.tiny_models import random_llama
 
 SCHEMA = {
@@ -96,19 +99,6 @@ def constraint(model):
     return JsonConstraint(model, json.dumps(SCHEMA))
 
 
-def rules(model, **changes):
-    settings = {
-        "tokens_per_batch": 30,
-        "max_document_tokens": LONGEST,
-        "min_tokens_for_new_document": 8,
-        "end_token_id": model.end_token_id,
-        "pad_token_id": model.pad_token_id,
-        "prompt_columns": COLUMNS,
-        "max_tokens_per_batch": 400,
-    }
-    return GenerationRules(**(settings | changes))
-
-
 class Drawing:
     """Draws among the allowed tokens from a seed, whatever the logits are, and remembers them."""
 
@@ -128,10 +118,25 @@ def batches(seed):
     return [[draw.integers(2, 200, 12).tolist() for _ in range(rows)] for rows in (3, 0, 2)]
 
 
+def written(decoder, model, constraint, select=None, seed=1, **changes):
+    """Documents of three batches, of which the second holds no record."""
+    settings = {"tokens_per_batch": 30, "min_tokens_for_new_document": 8} | changes
+    rules = make_rules(
+        max_document_tokens=LONGEST, max_tokens_per_batch=400, prompt_columns=COLUMNS,
+        end_token_id=model.end_token_id, constraint=constraint, **settings,
+    )  # fmt: skip
+    return generate_documents(decoder, batches(seed), select or Drawing(), rules)
+
+
+def ended_by(word):
+    """A model whose end token is one of words."""
+    model = BytesModel()
+    (model.end_token_id,) = model.encode(word)
+    return model
+
+
 def test_every_finished_document_is_a_text_of_the_schema(decoder, model, constraint):
-    settings = rules(model, constraint=constraint)
-    documents = generate_documents(decoder, batches(1), Drawing(), settings)
-    finished = [document for document in documents if document.finished]
+    finished = [each for each in written(decoder, model, constraint) if each.finished]
     assert len(finished) > 3
     for document in finished:
         jsonschema.validate(json.loads(model.decode(document.tokens)), SCHEMA)
@@ -139,11 +144,11 @@ def test_every_finished_document_is_a_text_of_the_schema(decoder, model, constra
 
 def test_what_the_schema_decides_is_neither_asked_nor_paid(decoder, model, constraint):
     select = Drawing()
-    documents = generate_documents(decoder, batches(1), select, rules(model, constraint=constraint))
+    documents = written(decoder, model, constraint, select)
     paid = sum(document.private_tokens for document in documents)
     assert paid == len(select.asked)
-    written = sum(len(document.tokens) for document in documents)
-    assert paid < 0.4 * written  # Keys and quotes are most of such a text.
+    tokens = sum(len(document.tokens) for document in documents)
+    assert paid < 0.4 * tokens  # Keys and quotes are most of such a text.
     by_batch = np.bincount([document.batch for document in documents], minlength=3)
     assert (by_batch > 0).all()  # The batch without records writes, too.
     of_batch = np.bincount(
@@ -157,7 +162,7 @@ def test_choices_follow_from_released_tokens_alone(decoder, model, constraint):
     asked = []
     for seed in (1, 2):  # Other records, the same draws.
         select = Drawing()
-        generate_documents(decoder, batches(seed), select, rules(model, constraint=constraint))
+        written(decoder, model, constraint, select, seed)
         asked.append(select.asked)
     assert asked[0] == asked[1]
 
@@ -180,20 +185,17 @@ def test_a_schema_that_leaves_nothing_to_choose_is_refused(model, schema, got):
 
 def test_a_batch_writes_what_is_decided_behind_its_last_private_token(decoder, model, constraint):
     """Nine draws: a record costs one to six, and its end is free."""
-    settings = rules(
-        model, constraint=constraint, tokens_per_batch=9, min_tokens_for_new_document=1
-    )
+    nine = {"tokens_per_batch": 9, "min_tokens_for_new_document": 1}
     cut = []
     for seed in range(8):
-        documents = generate_documents(decoder, batches(1), Drawing(seed), settings)
+        documents = written(decoder, model, constraint, Drawing(seed), **nine)
         cut += [document for document in documents if not document.finished]
     for document in cut:
         assert not constraint.open(document.tokens).is_decided
 
 
 def test_the_end_token_ends_whole_texts_and_stands_in_no_other_place():
-    model = BytesModel()
-    (model.end_token_id,) = model.encode("zz")
+    model = ended_by("zz")
     constraint = JsonConstraint(model, json.dumps(SCHEMA))
     text = constraint.open()
     for token in model.encode('{"kind":"long","who":"b'):
@@ -207,32 +209,26 @@ def test_the_end_token_ends_whole_texts_and_stands_in_no_other_place():
 
 
 def test_what_the_schema_decides_is_spelled_without_the_end_token(decoder):
-    model = BytesModel()
-    (model.end_token_id,) = model.encode("zz")
+    model = ended_by("zz")
     schema = {"type": "object", "required": ["zzz", "a"], "additionalProperties": False}
     schema["properties"] = {"zzz": {"type": "boolean"}, "a": {"const": "zz"}}
     constraint = JsonConstraint(model, json.dumps(schema))
-    documents = generate_documents(
-        decoder, batches(1), Drawing(), rules(model, constraint=constraint)
-    )
+    documents = written(decoder, model, constraint)
     texts = {model.decode(d.tokens) for d in documents if d.finished}
     assert texts == {'{"zzz":true,"a":"zz"}', '{"zzz":false,"a":"zz"}'}
 
 
 def test_a_text_that_needs_its_own_end_token_is_refused():
-    model = BytesModel()
-    (model.end_token_id,) = model.encode("{")
+    model = ended_by("{")
     with pytest.raises(ValueError, match="no token is allowed"):
         JsonConstraint(model, json.dumps(SCHEMA))
 
 
 def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record(decoder):
     """An error would tell of tokens that nobody has kept."""
-    model = BytesModel()
-    (model.end_token_id,) = model.encode("}")
+    model = ended_by("}")
     constraint = JsonConstraint(model, json.dumps(SCHEMA))
-    settings = rules(model, constraint=constraint)
-    documents = generate_documents(decoder, batches(1), Drawing(), settings)
+    documents = written(decoder, model, constraint)
     assert any(document.finished for document in documents)
     assert not any(constraint.is_followed(model.decode(d.tokens)) for d in documents)
 

@@ -84,6 +84,10 @@ def recorded(terms, slack, model):
     return result
 
 
+def moves(model, passes=SMALL, **how):
+    return measured_moves(TransformersDecoder(model.model), model, passes, **how)
+
+
 # Measurement
 
 
@@ -102,14 +106,14 @@ def test_companies_leave_out_add_permute_and_isolate(rows):
 
 
 def test_float32_rows_move_by_less_than_the_default_slack(language_model):
-    found = measured_moves(TransformersDecoder(language_model.model), language_model, SMALL)
+    found = moves(language_model)
     assert 0 <= found.by <= FLOAT32_SLACK == MeanUniformConfig.model_fields["logit_slack"].default
     assert found.engine.startswith("transformers 5")
     assert (found.device, found.dtype, found.passes.rows) == ("cpu", "float32", 24)
 
 
 def test_a_row_that_moves_with_its_batch_is_measured(mixing):
-    found = measured_moves(TransformersDecoder(mixing.model), mixing, SMALL)
+    found = moves(mixing)
     assert found.by > 0.1 * MIXED
     assert found.by > FLOAT32_SLACK
 
@@ -117,9 +121,7 @@ def test_a_row_that_moves_with_its_batch_is_measured(mixing):
 def test_a_logit_that_is_no_number_is_an_infinite_move(language_model):
     with torch.no_grad():
         language_model.model.lm_head.weight[5] = float("nan")
-    assert measured_moves(
-        TransformersDecoder(language_model.model), language_model, SMALL
-    ).by == float("inf")
+    assert moves(language_model).by == float("inf")
 
 
 # Audit and plan
@@ -257,8 +259,7 @@ def test_a_test_of_a_plan_has_its_rows_and_tries_each_company_twice(mixing, monk
         lambda _opened, _prompts, companies, steps: tried.append((companies, steps)) or 0.0,
     )
     passes = PassShape(rows=MOST_ROWS + 60, columns=12, new_tokens=8)
-    one = measured_moves(TransformersDecoder(mixing.model), mixing, passes)
-    whole = measured_moves(TransformersDecoder(mixing.model), mixing, passes, whole=True)
+    one, whole = moves(mixing, passes), moves(mixing, passes, whole=True)
     assert (one.passes.rows, whole.passes) == (MOST_ROWS, passes)
     (_, few), (twice, steps) = tried
     assert (few, steps) == (STEPS, passes.new_tokens)
