@@ -79,9 +79,9 @@ class WordEngine:
         self.read.append([(*behind, *text) for text in texts])
         self.behind.append(len(behind))
         self.provenances.append(provenance)
-        table = np.random.default_rng(5).normal(size=(500, LAYERS, WIDTH))
+        table = np.random.default_rng(5).normal(size=(500, LAYERS, self.width))
         means = [
-            table[list(t)].mean(axis=0) if len(t) else np.zeros((LAYERS, WIDTH)) for t in texts
+            table[list(t)].mean(axis=0) if len(t) else np.zeros((LAYERS, self.width)) for t in texts
         ]
         return {layer: np.stack(means)[:, layer].astype(np.float32) for layer in layers}
 

@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,8 +27,6 @@ from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.orchestration.assets.stage_metadata import rounds_table
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import flatten
-from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NO_VOTE
 from dpsynth_assets.report.plots import votes_by_rank_plot
@@ -246,16 +243,6 @@ def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, account
     # Whole votes: the cost wavers a little.
     assert plan.epsilon == pytest.approx(1.5, rel=1e-4 if accountant == "tight" else 1e-9)
     assert epsilon_of([plan.event], terms.delta, accountant) == plan.epsilon
-
-
-def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
-    terms, plan = make_terms(), plan_of(make_config(iterations=7), epsilon=1.0)
-    mu = math.sqrt(7) / plan.parameters["noise_std"]
-    assert gaussian_epsilon(mu, terms.delta) == pytest.approx(1.0, rel=1e-4)
-    assert len(flatten(plan.charges[STAGE])) == 7
-    user = make_terms(unit=PrivacyUnit(column="customer", max_records=4))
-    more = plan_of(make_config(iterations=7), user, epsilon=1.0)
-    assert more.parameters["noise_std"] == pytest.approx(4 * plan.parameters["noise_std"], rel=1e-4)
 
 
 def test_there_is_no_run_without_noise():

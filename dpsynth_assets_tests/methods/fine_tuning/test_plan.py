@@ -17,7 +17,6 @@ from dpsynth_assets.methods.fine_tuning.config import (
     DpFineTuningConfig,
 )
 from dpsynth_assets.methods.fine_tuning.private_training import passes_of
-from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.methods.work import PublicSizes, Work
@@ -334,10 +333,7 @@ def of_lengths(private, lengths):
     texts = private.records["text"].to_list()
     for row, copies in enumerate(lengths):
         texts[row] = " ".join([texts[row]] * copies)
-    return PrivateInputs(
-        records=private.records.with_columns(pl.Series("text", texts)),
-        embeddings=private.embeddings,
-    )
+    return replace(private, records=private.records.with_columns(text=pl.Series(texts)))
 
 
 LENGTHS = {"short": [], "one long": [40], "some": [40, 40, 1, 40]}
@@ -373,19 +369,16 @@ DOWNSTREAM = {
     "learning_rate": 1e-3,
     "task": "next_word",
 }
-METHODS = [
-    (Ctcl, {}),
-    (Ctcl, {"lora_rank": 2}),
-    (DpFineTuning, {}),
-    (DownstreamFineTuning, DOWNSTREAM),
-]
 
 
 def size(folder):
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize(("kind", "changes"), METHODS)
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [(Ctcl, {}), (Ctcl, {"lora_rank": 2}), (DpFineTuning, {}), (DownstreamFineTuning, DOWNSTREAM)],
+)
 def test_weights_and_checkpoints_fit_into_the_room_of_the_plan(
     kind, changes, cases, public, checkpoint
 ):
