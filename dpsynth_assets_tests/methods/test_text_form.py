@@ -52,10 +52,12 @@ def test_what_is_no_record_is_left_out(text):
 @pytest.mark.parametrize("name", ["aug_pe", "epsvec", "ctcl", "dp_fine_tuning", "mean_uniform"])
 def test_a_plan_names_the_schema_where_texts_follow_it(name):
     free = make_terms(public_records=4_000, generator=GENERATOR, language_model=MODEL)
-    terms = replace(free, json_schema=DECLARED)
-    method = bound_method(name, {}, terms)
-    assert SCHEMA in method.plan(8.0).parameters
-    assert SCHEMA not in bound_method(name, {}, free).plan(8.0).parameters
+    schemas = (None, DECLARED, DECLARED.replace("loan", "debt"))
+    plans = [bound_method(name, {}, replace(free, json_schema=each)).plan(8.0) for each in schemas]
+    none, one, another = (plan.parameters.get(SCHEMA) for plan in plans)
+    assert none is None
+    assert None not in (one, another)
+    assert one != another
 
 
 def test_training_does_not_depend_on_what_constrains_the_writing_of_rows():

@@ -292,17 +292,6 @@ def test_what_workers_are_given_and_send_holds_no_record(places):
     assert not [given for given, *_ in workers.seen if SECRET.split()[0] in given]
 
 
-def test_the_asset_keeps_one_dictionary_for_any_number_of_parts(tmp_path, store):
-    folder, kept = store.folder("letters"), []
-    for parts in (1, PARTS):
-        spec = declared(tmp_path, parts=parts)
-        store_records(spec, store, LocalWorkers(1))
-        asset._find(spec, DECLARED, store, LocalWorkers(1), silent)
-        names = ("secrets_dictionary.parquet", "secrets_summary.json")
-        kept.append([(folder / name).read_bytes() for name in names])
-    assert kept[0] == kept[1]
-
-
 def test_values_of_columns_are_found_beside_all_records(tmp_path, store):
     kind = {"name": "person", "detector": "column", "column": "who", "max_records": 3}
     named = SecretsSpec.model_validate({"kinds": [kind]})

@@ -333,17 +333,6 @@ def test_a_text_that_its_length_cuts_off_is_no_row(bound, cases, model):
     assert len(done.value.rows) == 0
 
 
-def test_another_schema_is_another_release(bound):
-    other = {**SCHEMA, "required": ["kind"]}
-    named = [
-        bound("mean_uniform", schema).plan(8.0).parameters.get("json_schema_sha256")
-        for schema in (SCHEMA, other, None)
-    ]
-    assert None not in named[:2]
-    assert named[0] != named[1]
-    assert named[2] is None
-
-
 def test_the_median_charges_rounding_for_draws_of_every_batch_of_its_pass(bound, cases, model):
     """Batches draw at different steps; a record may move all of them."""
     method = bound("median_clustered", logit_slack=0.01, temperature=1.0, batches_per_forward=4)
