@@ -243,6 +243,8 @@ def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, account
     # Whole votes: the cost wavers a little.
     assert plan.epsilon == pytest.approx(1.5, rel=1e-4 if accountant == "tight" else 1e-9)
     assert epsilon_of([plan.event], terms.delta, accountant) == plan.epsilon
+    votes = plan.stage(STAGE).mechanism
+    assert (votes.relation, votes.max_records_per_unit, votes.iterations) == (relation, 3, 3)
 
 
 def test_there_is_no_run_without_noise():
