@@ -20,11 +20,8 @@ from dpsynth_assets.sensitive.scored_source import sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
 from dpsynth_assets_tests.stored import (
-    read_private_records,
     read_table,
     write_array,
-    write_embeddings,
-    write_records,
     write_text,
 )
 
@@ -43,17 +40,14 @@ def embedded(texts):
 def stores(tmp_path, monkeypatch):
     """Two stores of the same records: whole, and in parts, which nobody may join."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    whole, parted = (SensitiveStore.at(str(tmp_path / name)) for name in ("whole", "parted"))
-    private = read_private_records(declared(tmp_path, rows=ROWS))
-    for split, records in (("source", private.records), ("held_out", private.held_out)):
-        write_records(whole, "letters", split, records)
-        write_embeddings(whole, "letters", split, embedded(records["text"]), "v", {"a": "b"})
-    store_records(declared(tmp_path, rows=ROWS, parts=PARTS), parted, LocalWorkers(1))
-    for place in parted.parts("letters").places:
-        for split in SPLITS:
-            texts = read_table(place, f"{split}.parquet")["text"].to_list()
-            write_array(place, f"{split}_embeddings.npy", embedded(texts))
-            write_text(place, f"{split}_embeddings.version", "v")
+    made = [SensitiveStore.at(str(tmp_path / name)) for name in ("whole", "parted")]
+    for store, parts in zip(made, (1, PARTS), strict=True):
+        store_records(declared(tmp_path, rows=ROWS, parts=parts), store, LocalWorkers(1))
+        for place in store.parts("letters").places:
+            for split in SPLITS:
+                texts = read_table(place, f"{split}.parquet")["text"].to_list()
+                write_array(place, f"{split}_embeddings.npy", embedded(texts))
+                write_text(place, f"{split}_embeddings.version", "v")
     joins = sensitive_store.read_whole
 
     def joins_held_out_alone(places, split, *, with_embeddings):
@@ -62,7 +56,7 @@ def stores(tmp_path, monkeypatch):
         return joins(places, split, with_embeddings=with_embeddings)
 
     monkeypatch.setattr(sensitive_store, "read_whole", joins_held_out_alone)
-    return whole, parted
+    return made
 
 
 @pytest.mark.parametrize("rows", [1, 50, 10_000])

@@ -82,7 +82,7 @@ def test_no_rounding_is_planned_for_exact_logits(name, cases):
     assert plan.parameters["eta"] < dearer.parameters["eta"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
 def test_rounding_that_is_not_charged_is_refused(name, cases, model):
     _, plan = planned(name, cases, "transformers", logit_slack=0.0)
     assert plan.refusal.startswith("Expected logit_slack > 0 with decoder: transformers")
@@ -92,7 +92,7 @@ def test_rounding_that_is_not_charged_is_refused(name, cases, model):
         plan.stages[0].check(cases.clustered(model))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
 def test_a_model_of_another_shape_is_refused_before_a_charge(name, cases, model, tmp_path):
     other = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2))
     model.source = str(tmp_path / "gpt2")
@@ -198,7 +198,7 @@ def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, c
     assert method.declared.rows_per_pass == method.declared.facts.rows_per_pass
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
 def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
     _method, plan = planned(name, cases, "vllm")
     model = cases.model()
