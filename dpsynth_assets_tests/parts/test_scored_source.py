@@ -61,14 +61,12 @@ def stores(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 50, 10_000])
 def test_the_sample_is_the_same_in_parts_and_whole(stores, rows):
-    samples = [
+    whole, parted = (
         sampled_source(store.each_for_scoring("letters", "source"), "letters", rows)
         for store in stores
-    ]
-    whole, parted = samples
-    assert whole.records.height == min(
-        rows, stores[0].read_internal("letters", "source").records.height
     )
+    everybody = stores[0].read_internal("letters", "source").records
+    assert whole.records.height == min(rows, everybody.height)
     assert whole.records.equals(parted.records)
     assert whole.embeddings.tobytes() == parted.embeddings.tobytes()
     assert whole.embeddings.tobytes() == embedded(whole.records["text"]).tobytes()

@@ -202,7 +202,7 @@ def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_engine)
     assert some[:, 0].sum() == (rows - len(incidence.record_ids)) * steps
     expected = [each.reshape(-1) for each in (states, certain, some, votes)]
     told = []
-    summed = parted(places, 3).counted(Several(countings), told.append)
+    summed = parted(places, 2).counted(Several(countings), told.append)
     assert summed.dtype == np.int64
     assert np.array_equal(summed, np.concatenate(expected))
     assert told == [done / PARTS for done in range(1, PARTS + 1)]
