@@ -53,6 +53,7 @@ def model(cases, tmp_path):
         ({"kind": "smollm2", "device": "cuda"}, False),
         ({"kind": "smollm2", "device": "cuda", "decoder": "exact"}, True),
         ({"kind": "smollm2", "dtype": "bfloat16"}, False),
+        ({"kind": "smollm2", "decoder": "vllm"}, False),
         ({"kind": "pretrained", "model": "owner/name"}, False),
         ({"kind": "pretrained", "model": "owner/name", "decoder": "exact"}, True),
         ({}, True),
@@ -62,14 +63,21 @@ def test_a_base_decodes_exactly_by_its_declaration(spec, exactly):
     assert LanguageModelSpec(**spec).decodes_exactly is exactly
 
 
-def test_the_exact_decoder_is_refused_beside_low_precision():
-    with pytest.raises(ValueError, match="with decoder: exact") as refusal:
-        LanguageModelSpec(kind="smollm2", decoder="exact", dtype="bfloat16")
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"decoder": "exact", "dtype": "bfloat16"}, "with decoder: exact"),
+        ({"decoder": "vllm", "device": "cuda"}, "Expected auto with decoder: vllm"),
+    ],
+)
+def test_a_decoder_is_refused_beside_what_it_does_not_do(spec, told):
+    with pytest.raises(ValueError, match=told) as refusal:
+        LanguageModelSpec(kind="smollm2", **spec)
     assert "\n" not in refusal.value.errors()[0]["msg"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_rounding_is_planned_for_exact_logits(name, cases):
+def test_exact_logits_are_planned_without_rounding_and_others_with_the_same(name, cases):
     exact, plan = planned(name, cases, "exact")
     rounded, dearer = planned(name, cases, "transformers")
     assert (exact.config.logit_slack, plan.parameters["logit_slack"]) == (0.0, 0.0)
@@ -80,6 +88,10 @@ def test_no_rounding_is_planned_for_exact_logits(name, cases):
     assert exact.declared.rows_per_pass is None
     assert rounded.declared.rows_per_pass == rounded.declared.facts.rows_per_pass
     assert plan.parameters["eta"] < dearer.parameters["eta"]
+    in_vllm, same = planned(name, cases, "vllm")
+    assert same.epsilon == dearer.epsilon
+    assert same.parameters == dearer.parameters | {"decoder": "vllm"}
+    assert in_vllm.declared.rows_per_pass == rounded.declared.rows_per_pass
 
 
 @pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
@@ -187,17 +199,6 @@ def without_vllm(monkeypatch):
     monkeypatch.setattr(process, "prepare_vllm", lambda: None)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, cases):
-    method, plan = planned(name, cases, "vllm")
-    _, rounded = planned(name, cases, "transformers")
-    assert plan.refusal is None
-    assert plan.epsilon == rounded.epsilon
-    assert plan.parameters == rounded.parameters | {"decoder": "vllm"}
-    assert plan.parameters["logit_slack"] > 0
-    assert method.declared.rows_per_pass == method.declared.facts.rows_per_pass
-
-
 @pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
 def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
     _method, plan = planned(name, cases, "vllm")
@@ -232,10 +233,3 @@ def test_other_bases_never_open_it(cases, monkeypatch):
     for kind in ("transformers", None):
         opened = decoder_of(cases.terms(language_model=declared(kind), engine=engine), model)
         assert opened.model is model.model
-
-
-def test_a_device_beside_it_is_refused():
-    with pytest.raises(ValueError, match="Expected auto with decoder: vllm") as refused:
-        LanguageModelSpec(kind="smollm2", decoder="vllm", device="cuda")
-    assert "\n" not in refused.value.errors()[0]["msg"]
-    assert not LanguageModelSpec(kind="smollm2", decoder="vllm").decodes_exactly
