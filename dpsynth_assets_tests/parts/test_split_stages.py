@@ -191,15 +191,6 @@ def test_one_part_needs_no_workers(tmp_path):
     assert "workers" not in asked
 
 
-def test_embeddings_over_other_parts_than_declared_are_refused(tmp_path, store, public):
-    store_records(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
-    result = materialised(
-        declared(tmp_path, rows=ROWS, parts=4), public, select={"private_embeddings"}
-    )
-    told = failure(result)
-    assert told.startswith("parts: expected the records of 'letters' in 4 parts, got 2.")
-
-
 def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, public):
     spec = declared(tmp_path, rows=ROWS, parts=4)
     result = materialised(spec, public, select={"cluster_histogram"})
