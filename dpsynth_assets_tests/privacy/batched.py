@@ -11,6 +11,13 @@ VOCABULARY = 257
 TERMS = {field.name for field in fields(BatchTerms)}
 
 
+class Unread:
+    """Private data that may not be read yet."""
+
+    def __getattr__(self, name):
+        raise AssertionError("private data was read before it was paid for")
+
+
 def batched(kind, **settings):
     """Makes a mechanism of `kind` whose `batch` holds those of the settings that it knows.
 

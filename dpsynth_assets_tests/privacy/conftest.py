@@ -8,7 +8,8 @@ from dpsynth_assets.privacy import clipping, dp_sgd
 
 @pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
 def block_entries(request, monkeypatch):
-    monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
+    for name in ("BLOCK_ENTRIES", "CACHED_ENTRIES"):
+        monkeypatch.setattr(clipping, name, request.param)
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.renyi import zcdp_delta, zcdp_epsilon, zcdp_rho
 
-AGNEWS_DELTA = 108_000**-1.1
 LAPLACE = DiscreteLaplaceEvent(scale=10.0)
 TOKENS = BoundedRangeEvent(eta=0.1875, count=40)
 GAUSSIAN = GaussianEvent(noise_multiplier=3.0)
@@ -61,13 +60,6 @@ def test_another_event_never_lowers_epsilon_and_order_is_free(accountant, events
 @settings(max_examples=15, deadline=None)
 def test_tight_never_exceeds_zcdp(events):
     assert epsilon_of(events, 1e-6, "tight") <= epsilon_of(events, 1e-6, "zcdp") * (1 + 1e-9)
-
-
-def test_tight_composes_histogram_and_tokens_of_the_paper():
-    # 367 tokens and Laplace(10): printed as 9.9 + 0.1; 9.907 by zCDP, 9.283 by optimal composition.
-    events = [LAPLACE, BoundedRangeEvent(eta=0.1875, count=367)]
-    assert epsilon_of(events, AGNEWS_DELTA, "tight") == pytest.approx(9.283, abs=5e-3)
-    assert epsilon_of(events, AGNEWS_DELTA, "zcdp") == pytest.approx(9.907, abs=1e-3)
 
 
 def test_one_bin_shift_dominates_a_shift_spread_over_bins():
@@ -129,25 +121,21 @@ def test_events_that_never_happened_cost_nothing(accountant):
     assert privacy_profile(never, [0.0], accountant) == [0.0]
 
 
-def test_a_delta_that_floats_cannot_resolve_falls_back_to_zcdp():
-    events = [GAUSSIAN, LAPLACE]
-    assert epsilon_of(events, 1e-20, "tight") == pytest.approx(epsilon_of(events, 1e-20, "zcdp"))
-
-
 @pytest.mark.parametrize(
-    "event",
+    ("event", "delta"),
     [
-        GaussianEvent(noise_multiplier=0.01),
-        PoissonGaussianEvent(sampling_probability=0.5, noise_multiplier=0.01, steps=3),
-        PureEvent(epsilon=5.0, count=1000),
+        (GAUSSIAN, 1e-20),  # Floats cannot resolve δ.
+        (GaussianEvent(noise_multiplier=0.01), 1e-6),
+        (PoissonGaussianEvent(sampling_probability=0.5, noise_multiplier=0.01, steps=3), 1e-6),
+        (PureEvent(epsilon=5.0, count=1000), 1e-6),
+        (BoundedRangeEvent(eta=2 * 10 / (1023 * 1.5), count=70_000), 1e-6),
     ],
 )
-def test_losses_too_large_for_a_grid_fall_back_to_zcdp(event):
+def test_what_no_grid_can_hold_falls_back_to_zcdp(event, delta):
     for events in ([event, LAPLACE], [event, TRAINING]):
-        tight = epsilon_of(events, 1e-6, "tight")
-        assert tight == pytest.approx(epsilon_of(events, 1e-6, "zcdp"))
-        assert tight >= epsilon_of([event], 1e-6, "tight")
-        assert privacy_profile(events, [1.0], "tight") == [1.0]
+        tight = epsilon_of(events, delta, "tight")
+        assert tight == pytest.approx(epsilon_of(events, delta, "zcdp"), rel=5e-3)
+        assert tight >= epsilon_of([event], delta, "tight") * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
@@ -179,14 +167,6 @@ def test_filter_reading_never_falls_and_is_never_below_the_best_order(events, ex
     assert reading >= epsilon_of([*events, extra], 1e-6, "zcdp") * (1 - 0.02)
 
 
-def test_filter_of_sampled_training_reads_one_order_whatever_was_released():
-    # The order belongs to the budget: readings differ between budgets, and add up at one.
-    training = [TRAINING, GAUSSIAN]
-    assert filter_epsilon(training, 1e-6, 1.0) != filter_epsilon(training, 1e-6, 8.0)
-    best = epsilon_of(training, 1e-6, "zcdp")
-    assert best <= filter_epsilon(training, 1e-6, best) <= 1.1 * best
-
-
 @pytest.mark.parametrize("event", EVERY_KIND)
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_profile_falls_and_meets_epsilon(event, accountant):
@@ -198,46 +178,10 @@ def test_profile_falls_and_meets_epsilon(event, accountant):
     assert privacy_profile([event], [], accountant) == []
 
 
-@pytest.mark.parametrize("epsilon", [-0.1, math.inf, math.nan])
-def test_a_profile_is_read_at_finite_epsilons(epsilon):
-    with pytest.raises(ValueError, match="epsilon"):
-        privacy_profile([GAUSSIAN], [epsilon], "tight")
-
-
 def test_a_coarser_grid_reads_no_less():
     for events in ([TRAINING], [TRAINING, LAPLACE, PURE]):
         fine = epsilon_of(events, 1e-6, "tight")
         assert fine <= epsilon_of(events, 1e-6, "tight", discretization=1e-3) <= 1.01 * fine
-
-
-def test_public_token_test_composes_tightly_with_token_draws():
-    # Amin 2024, r = 100, s = 255, τ = 2, σ = 0.2: 2.096 by Theorem 1; optimal composition is lower.
-    events = [
-        BoundedRangeEvent(eta=2 * 10 / (255 * 2.0), count=100),
-        PureEvent(epsilon=2 / (255 * 0.2), count=100),
-    ]
-    assert epsilon_of(events, 1e-6, "zcdp") == pytest.approx(2.096275, abs=1e-5)
-    assert epsilon_of(events, 1e-6, "tight") == pytest.approx(1.932, abs=2e-3)
-
-
-def test_long_blocks_fall_back_to_zcdp():
-    event = BoundedRangeEvent(eta=2 * 10 / (1023 * 1.5), count=70_000)
-    assert epsilon_of([event], 1e-6, "tight") == pytest.approx(
-        epsilon_of([event], 1e-6, "zcdp"), rel=1e-6
-    )
-    mixed = epsilon_of([event, LAPLACE], 1e-6, "tight")
-    assert mixed <= epsilon_of([event, LAPLACE], 1e-6, "zcdp") * 1.001
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
-def test_delta_outside_the_open_unit_interval_is_refused(delta):
-    with pytest.raises(ValueError, match="0 < delta < 1"):
-        epsilon_of([LAPLACE], delta, "zcdp")
-
-
-def test_unknown_accountant_is_refused():
-    with pytest.raises(ValueError, match="accountant"):
-        epsilon_of([LAPLACE], 1e-6, "moments")
 
 
 def test_fixed_composition_never_exceeds_the_filter_nor_pure_basic_composition():
@@ -299,18 +243,3 @@ def test_neither_the_best_order_nor_basic_composition_is_picked_after_the_output
 def test_nothing_paid_costs_nothing():
     assert epsilon_with_inputs([POST_PROCESSING], 1e-6, "zcdp", BUDGET) == 0
     assert profile_with_inputs([], [1.0], 1e-6, "zcdp", BUDGET) == [0.0]
-
-
-@pytest.mark.parametrize(
-    ("sigma", "steps", "histogram", "training", "whole"),
-    [(3.03, 2000, 10.0, 3.9583, 3.9897), (11.33, 2016, 10.0, 0.9013, 0.9999)],
-)
-def test_appendix_d_of_ctcl_is_reproduced(sigma, steps, histogram, training, whole):
-    records = 75_316  # PubMed.
-    delta = 1 / (records * math.log(records))
-    event = PoissonGaussianEvent(
-        sampling_probability=4096 / records, noise_multiplier=sigma, steps=steps
-    )
-    assert epsilon_of([event], delta, "tight") == pytest.approx(training, abs=2e-4)
-    both = [event, GaussianEvent(noise_multiplier=histogram)]
-    assert epsilon_of(both, delta, "tight") == pytest.approx(whole, abs=2e-4)

@@ -7,7 +7,6 @@ import pytest
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
     adaptive_profiles,
-    bounded_range_epsilon,
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
@@ -37,39 +36,15 @@ def test_eta_counts_every_logit_vector_that_may_change(relation, records, factor
     assert eta == pytest.approx(0.1875 * factor)
 
 
-def test_slack_is_charged_for_every_row_of_a_batch():
+def test_slack_is_charged_for_every_row_of_every_batch_of_a_pass_and_for_the_largest_load():
     exact = eta_of(**PAPER, relation=ADD_REMOVE)
-    slack = eta_of(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
-    assert slack - exact == pytest.approx(2 * 0.01 * ROWS_PER_EXPECTED_ROW / 1.5)
-
-
-def test_slack_is_charged_for_every_batch_of_a_pass_and_for_the_largest_load():
-    exact = eta_of(**PAPER, relation=ADD_REMOVE)
-    alone = eta_of(**PAPER, relation=ADD_REMOVE, logit_slack=0.01)
-    for batches, load in ((8, 1.0), (1, 5.0), (8, 2.5)):
+    alone = 2 * 0.01 * ROWS_PER_EXPECTED_ROW / 1.5
+    for batches, load in ((1, 1.0), (8, 1.0), (1, 5.0), (8, 2.5)):
         slack = eta_of(
             **PAPER, relation=ADD_REMOVE, logit_slack=0.01, batches_per_pass=batches, load=load
         )
-        assert slack - exact == pytest.approx(batches * load * (alone - exact))
+        assert slack - exact == pytest.approx(batches * load * alone)
     assert eta_of(**PAPER, relation=ADD_REMOVE, batches_per_pass=9, load=9) == exact
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"batches_per_pass": 0},
-        {"load": 0.5},
-        {"load": math.inf},
-        {"clip_bound": 0.0},
-        {"temperature": math.inf},
-        {"expected_batch_size": 0},
-        {"logit_slack": -1.0},
-        {"max_records_per_unit": 0},
-    ],
-)
-def test_eta_refuses_settings_outside_their_domain(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        eta_of(**{**PAPER, "relation": ADD_REMOVE, **bad})
 
 
 @pytest.mark.parametrize("eta", [0.05, 0.1875, 1.0, 3.0])
@@ -107,13 +82,6 @@ def test_two_draws_are_at_least_the_best_fixed_pair():
         )
         best = max(best, total)
     assert best <= upper <= best * 1.05
-
-
-def test_fifty_draws_cost_the_reference_epsilon():
-    # 3.0703125 upper, 3.0625 lower: independent implementation of the same recursion.
-    assert bounded_range_epsilon(0.1875, 50, 1e-6) == pytest.approx(3.0703125, abs=1e-9)
-    lower = bounded_range_epsilon(0.1875, 50, 1e-6, upper=False)
-    assert 3.0703125 - 0.02 <= lower <= 3.0703125
 
 
 def test_huge_blocks_are_declared_unaffordable():

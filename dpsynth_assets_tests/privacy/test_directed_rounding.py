@@ -25,16 +25,6 @@ def test_what_is_shown_bounds_the_number_exactly(value: float, form: str) -> Non
     assert Decimal(rounded_down(value, form)) <= shown <= Decimal(rounded_up(value, form))
 
 
-@given(
-    value=st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False),
-    form=st.sampled_from([form for form in FORMS if form[-1] != "f"]),
-)
-def test_nothing_but_the_direction_of_rounding_differs(value: float, form: str) -> None:
-    """What Python writes, rounded to nearest, is one of the two."""
-    nearest = float(f"{value:{form}}")
-    assert nearest in {float(rounded_up(value, form)), float(rounded_down(value, form))}
-
-
 @pytest.mark.parametrize(
     ("value", "form", "up", "down"),
     [
@@ -73,11 +63,6 @@ def test_digits_show_an_excess() -> None:
     assert digits_that_differ(4.00001, 4.0) == 8
     assert digits_that_differ(4.5, 1.234) == 4
     assert digits_that_differ(4.0 + 1e-15, 4.0) == 16
-
-
-def test_an_unknown_format_is_named() -> None:
-    with pytest.raises(ValueError, match=r"got '4d'"):
-        rounded_up(1.0, "4d")
 
 
 @given(value=NUMBERS)

@@ -151,26 +151,6 @@ def test_public_incidence_covers_the_most_exposed_secret():
     assert "0.9" not in repr(sampling)
 
 
-@pytest.mark.parametrize(
-    "refused",
-    [
-        lambda: secret_weights([np.array([0])], [], 2),
-        lambda: secret_weights([np.array([0])], [0.0], 2),
-        lambda: sampling_probabilities(np.zeros(3)),
-        lambda: SecretSampling.capped(probability=0.1, max_occurrences=0),
-        lambda: SecretSampling.capped(probability=1.1, max_occurrences=1),
-        lambda: secret_noise_std(count_probabilities=CERTAIN, bounds=[], steps=1),
-        lambda: secret_noise_std(count_probabilities=CERTAIN, bounds=[(0.1, 0.1)], steps=1),
-        lambda: secret_noise_std(
-            count_probabilities=CERTAIN, bounds=[(0.1, 0.2)], steps=1, noise_floor=0
-        ),
-    ],
-)
-def test_settings_outside_their_domain_are_refused(refused):
-    with pytest.raises(ValueError, match="Expected"):
-        refused()
-
-
 # ----------------------------------------------------------------------- several kinds of secrets
 
 BOUNDS = [(1e-4, 1e-3), (1e-2, 5e-2), (0.1, 0.5)]
@@ -182,27 +162,16 @@ def shared(bounds, steps=1):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_every_bound_holds_and_one_is_tight(steps):
-    noise_std = shared(BOUNDS, steps)
+@pytest.mark.parametrize("bounds", [BOUNDS, BOUNDS[::-1]])
+def test_every_bound_holds_and_one_is_tight(steps, bounds):
+    noise_std = shared(bounds, steps)
     event = shift_event(count_probabilities=LAW, noise_std=noise_std, steps=steps)
     shares = [posterior_of_events([event], p) / r for p, r in BOUNDS]
     assert max(shares) <= 1.0
     assert max(shares) == pytest.approx(1.0, rel=5e-3)
 
 
-def test_the_noise_is_the_largest_that_a_bound_needs_alone():
-    alone = max(shared([bound]) for bound in BOUNDS)
-    assert shared(BOUNDS) == pytest.approx(alone, rel=1e-5)
-    assert shared(BOUNDS[::-1]) == pytest.approx(shared(BOUNDS), rel=1e-5)
-
-
 def test_records_that_are_never_sampled_do_not_lengthen_a_law():
     chances = np.array([0.0, 0.5, 0.0, 1.0])
     (distribution,) = secret_count_distributions(chances, [np.arange(4)])
     assert distribution == pytest.approx([0.0, 0.5, 0.5])
-
-
-@pytest.mark.parametrize(("ratio", "noise"), [(2, 24.993398627922478), (50, 3.911989240064926)])
-def test_ten_rounds_of_a_certain_record_have_the_gaussian_noise(ratio, noise):
-    found = secret_noise_std(count_probabilities=CERTAIN, bounds=[(PRIOR, ratio * PRIOR)], steps=10)
-    assert noise * (1 - 1e-9) <= found <= noise * (1 + 1e-3)

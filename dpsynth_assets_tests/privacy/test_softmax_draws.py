@@ -14,7 +14,6 @@ from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.privacy import clipping, softmax_draws
-from dpsynth_assets.privacy.noise import secure_words
 from dpsynth_assets.privacy.softmax_draws import draw_tokens, tokens_from_words
 
 PRECISE = Context(prec=160)
@@ -178,14 +177,3 @@ def test_scores_without_a_law_are_refused_without_showing_them(bad):
     assert "4177" not in str(refusal.value)
     with pytest.raises(ValueError, match="finite"):
         draw_tokens(torch.full((1, 3), -torch.inf, dtype=torch.float64))
-
-
-def test_a_word_is_asked_for_each_row_and_more_only_where_one_does_not_decide():
-    asked = []
-
-    def words(count):
-        asked.append(count)
-        return secure_words(count)
-
-    tokens_from_words(torch.zeros((5, 4), dtype=torch.float64), 1, words)
-    assert asked == [5]

@@ -1,8 +1,6 @@
-"""Laws of noisy vector means. False alarm of the statistical test: at most 1e-8."""
+"""Laws of noisy vector means."""
 
-import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from dpsynth_assets.privacy.vector_mean import (
 )
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
-FALSE_ALARM = 1e-9
 SETTINGS = {"l2_bounds": (1.0, 3.0), "noise_std": 0.02, "records": 100, "relation": ADD_REMOVE}
 
 
@@ -113,15 +110,6 @@ def test_release_carries_its_cost():
     assert release.value.shape == (2, 8)
 
 
-def test_a_stream_of_batches_equals_one_array(noiseless):
-    vectors = records(23)
-    stream = VectorMean(dimensions=8, **SETTINGS)
-    for batch in np.array_split(vectors, [0, 1, 1, 9]):
-        stream.add(batch)
-    whole = release_vector_mean(vectors, **SETTINGS)
-    np.testing.assert_array_equal(stream.release().value, whole.value)
-
-
 def test_no_records_release_pure_noise():
     release = release_vector_mean(np.empty((0, 2, 8)), **SETTINGS)
     assert np.isfinite(release.value).all()
@@ -146,12 +134,6 @@ def test_nothing_can_be_released_or_added_twice():
         mean.add(records(5))
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_sum_cannot_be_copied_to_be_released_again(duplicate):
-    with pytest.raises(TypeError, match="copy"):
-        duplicate(VectorMean(dimensions=8, **SETTINGS))
-
-
 def test_representation_shows_no_sums():
     mean = VectorMean(dimensions=2, **SETTINGS)
     mean.add(np.full((1, 2, 2), 0.125))
@@ -164,27 +146,6 @@ def test_sums_beyond_64_bits_are_refused(monkeypatch):
     mean = VectorMean(dimensions=8, **{**SETTINGS, "noise_std": 1e-8})
     with pytest.raises(OverflowError, match="at most"):
         mean.add(records(100))
-
-
-@pytest.mark.parametrize("noise_std", [1e-12, 1e12])
-def test_noise_that_integers_cannot_carry_is_refused(noise_std):
-    with pytest.raises(ValueError, match="lattice steps"):
-        VectorMean(dimensions=1, **{**SETTINGS, "noise_std": noise_std})
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"l2_bounds": bounds} for bounds in ([], [0.0], [math.inf], [math.nan])),
-        {"records": 0},
-        {"max_records_per_unit": 0},
-        {"relation": "swap"},
-        {"noise_std": 0.0},
-    ],
-)
-def test_settings_outside_their_domain_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"Expected|swap"):
-        VectorMean(dimensions=8, **{**SETTINGS, **wrong})
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (4, 3, 8), (4, 2, 7)])
@@ -202,7 +163,8 @@ def test_directions_have_norm_one_and_zero_stays_zero():
 def test_totals_made_elsewhere_are_the_total_made_here(noiseless):
     vectors = records(30)
     here, there = (VectorMean(dimensions=8, **SETTINGS) for _ in range(2))
-    here.add(vectors)
+    for batch in np.array_split(vectors, [0, 1, 1, 9]):
+        here.add(batch)
     for some in (vectors[:7], vectors[7:7], vectors[7:]):
         total = there.sums.empty()
         there.sums.add(total, some)
