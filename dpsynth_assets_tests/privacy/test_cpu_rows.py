@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ from dpsynth_assets.privacy.cpu import (
     blocks_of_rows,
     is_plain,
     largest_columns,
-    map_on_cpu_threads,
     nth_largest,
     plain_entries,
     sum_of_units,
@@ -61,13 +58,6 @@ def test_an_infinite_logit_below_is_the_floor():
     assert units[0] == LATTICE.span
 
 
-def test_sums_leave_the_logits_as_they_are(block_entries):
-    logits = spread_logits(20, 3.0)
-    before = logits.copy()
-    units_of(logits, None, slice(0, 20))
-    assert np.array_equal(logits, before)
-
-
 @pytest.mark.parametrize("tokens", [1, 300, 1 << 18])
 def test_blocks_hold_every_row_once_and_stay_small(tokens):
     logits = np.broadcast_to(np.arange(700, dtype=np.float32)[:, None], (700, tokens))
@@ -79,39 +69,6 @@ def test_blocks_hold_every_row_once_and_stay_small(tokens):
         assert seen == list(range(3, 698))
         assert max(sizes) <= clipping.ROWS_PER_SUM
         assert max(sizes) == 1 or max(sizes) * tokens <= clipping.CACHED_ENTRIES
-
-
-@pytest.fixture
-def threads(request):
-    """PyTorch's own number, set and put back: pools that stay must see the true one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("threads", [2], indirect=True)
-def test_batches_are_mapped_in_order_on_as_many_threads_as_pytorch_has(threads):
-    meeting = threading.Barrier(2, timeout=20)
-
-    def met(item):
-        meeting.wait()  # passes only if two batches are worked on at the same moment
-        return item * 10
-
-    assert map_on_cpu_threads(met, [1, 2, 3, 4], entries=1 << 20) == [10, 20, 30, 40]
-
-
-@pytest.mark.parametrize(("threads", "entries"), [(1, 1 << 30), (8, 1000)], indirect=["threads"])
-def test_small_work_starts_no_threads(threads, entries):
-    here = threading.get_ident()
-    assert map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries) == [here, here]
-
-
-@pytest.mark.parametrize("threads", [2], indirect=True)
-def test_a_single_batch_is_done_where_no_operation_is_shared(threads):
-    here = threading.get_ident()
-    (found,) = map_on_cpu_threads(lambda _: threading.get_ident(), [1], entries=1 << 20)
-    assert found != here
 
 
 def test_only_float32_on_a_cpu_is_plain():

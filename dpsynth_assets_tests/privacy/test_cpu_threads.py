@@ -10,7 +10,12 @@ import pytest
 import torch
 
 import dpsynth_assets
-from dpsynth_assets.privacy.cpu import check_declared_threads, one_thread_each, run_alone
+from dpsynth_assets.privacy.cpu import (
+    check_declared_threads,
+    map_on_cpu_threads,
+    one_thread_each,
+    run_alone,
+)
 from dpsynth_assets_tests.children import dpsynth, python
 
 POOLS_OF_WAITING_THREADS = {"models/engines/openai_endpoint.py"}
@@ -47,25 +52,6 @@ def in_pool(kind, workers, task):
         return [each.result() for each in [pool.submit(work) for _ in range(workers)]]
 
 
-def threads_of_process():
-    return set(os.listdir("/proc/self/task"))  # noqa: PTH208 - names alone are wanted
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("first", PARALLEL)
-def test_one_thread_stays_one_whichever_operation_comes_first(kind, first):
-    def numbers():
-        PARALLEL[first]()
-        seen = [torch.get_num_threads()]
-        for operation in PARALLEL.values():
-            operation()
-            seen.append(torch.get_num_threads())
-        return seen
-
-    for seen in in_pool(kind, 2, numbers):
-        assert set(seen) == {1}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_main_thread_sets_later_changes_nothing(kind):
     changed = threading.Event()
@@ -88,10 +74,10 @@ def test_no_operation_opens_a_team(kind):
     """Counted by the operating system, since a wrong number may also be told wrong."""
 
     def opened():
-        before = threads_of_process()
+        before = set(os.listdir("/proc/self/task"))  # noqa: PTH208 - names alone are wanted
         for operation in PARALLEL.values():
             operation()
-        return threads_of_process() - before  # those of earlier tests may end meanwhile
+        return set(os.listdir("/proc/self/task")) - before  # noqa: PTH208 - earlier ones may end
 
     assert in_pool(kind, 1, opened) == [set()]
 
@@ -142,6 +128,21 @@ def test_pools_that_are_opened_at_once_leave_the_number_as_it_was():
     for opener in openers:
         opener.join()
     assert number_of_a_new_thread() == 2
+
+
+def test_batches_are_mapped_in_order_on_as_many_threads_as_pytorch_has():
+    meeting = threading.Barrier(2, timeout=20)
+
+    def met(item):
+        meeting.wait()  # passes only if two batches are worked on at the same moment
+        return item * 10
+
+    assert map_on_cpu_threads(met, [1, 2, 3, 4], entries=1 << 20) == [10, 20, 30, 40]
+
+
+def test_a_single_batch_is_done_where_no_operation_is_shared():
+    (found,) = map_on_cpu_threads(lambda _: threading.get_ident(), [1], entries=1 << 20)
+    assert found != threading.get_ident()
 
 
 def test_no_task_goes_on_after_one_failed():

@@ -1,11 +1,15 @@
 import math
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
+from dpsynth_assets.privacy import clipping, difference_clipping, difference_lattice
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
+from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.token_selection import NextLogits, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import difference_scores_oracle
@@ -89,37 +93,145 @@ def test_margin_is_two_clip_bounds_over_the_expected_batch_size():
     assert mechanism(top_k=1).support(logits, None).tolist() == [5, 6]
 
 
-@pytest.mark.parametrize(("k", "margin"), [(0, 0.0), (1, -1.0), (1, math.inf)])
-def test_support_refuses_settings_outside_their_domain(k, margin):
-    with pytest.raises(ValueError, match="Expected"):
-        public_support(torch.zeros(3), k, margin)
-
-
-def test_settings_without_a_token_or_a_range_are_refused():
-    with pytest.raises(ValueError, match="top_k"):
-        mechanism(top_k=0)
-    with pytest.raises(ValueError, match="clip_bound"):
-        mechanism(clip_bound=0.0)
-
-
 # Selection
-
-
-def test_only_the_support_and_allowed_tokens_are_drawn():
-    logits, public, batch_of_row = batches()
-    tested, active = mechanism(top_k=3), np.arange(6)
-    allowed = np.zeros(VOCABULARY, dtype=bool)
-    allowed[::2] = True
-    meter = PrivateTokenMeter(30, 6)
-    supports = [set(tested.support(public[batch], allowed).tolist()) for batch in range(6)]
-    for _ in range(30):
-        asked = NextLogits(logits, batch_of_row, active, public, allowed)
-        tokens = tested.select(asked, meter)
-        assert all(token in support for token, support in zip(tokens, supports, strict=True))
-        assert (tokens % 2 == 0).all()
 
 
 def test_a_mask_that_leaves_no_public_token_is_refused():
     public = torch.tensor([[0.0] + [-math.inf] * 4])
     with pytest.raises(ValueError, match="allowed"):
         mechanism().support(public[0], np.arange(5) == 3)
+
+
+# What a record adds is a function of its own row, to the last bit, whatever its company
+
+LATTICE = DifferenceLattice(1.0, 4)
+
+
+def near_tie(draw, tokens, lattice=LATTICE):
+    """A float64 row whose log-normaliser lies within 2^-45 of a boundary between units."""
+    row = draw.normal(0, 2, tokens)
+    row[0] = row.max() + 1.0
+    shifted = row - row[0]
+
+    def normaliser(extra):
+        return math.log(math.fsum([*np.exp(shifted[:-1]), math.exp(extra)]))
+
+    low, high = -30.0, 0.0
+    unit = lattice.normaliser_unit
+    target = (math.floor(normaliser(-5.0) / unit) + 0.5) * unit
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if normaliser(middle) < target else (low, middle)
+    row[-1] = row[0] + low
+    return row
+
+
+def contribution(rows, row, public, **changes):
+    """What one of (n, V) rows adds to the sums of a batch: exact integers, hence a difference."""
+    tested = mechanism(**changes)
+    support = tested.support(public, None)
+    law = difference_clipping._public_distributions(public.unsqueeze(0), [support])[0]
+    others = [index for index in range(len(rows)) if index != row]
+    every = tested._private_sums(rows, law, torch.arange(len(rows)), support)
+    return every - tested._private_sums(rows, law, torch.tensor(others, dtype=torch.int64), support)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("entries", [1 << 17, 700, 40])
+def test_what_a_row_adds_does_not_depend_on_its_company(monkeypatch, dtype, entries):
+    monkeypatch.setattr(clipping, "CACHED_ENTRIES", entries)
+    draw = np.random.default_rng(1)
+    rows = torch.from_numpy(np.stack([near_tie(draw, VOCABULARY) for _ in range(17)])).to(dtype)
+    public = torch.from_numpy(draw.normal(0, 2, VOCABULARY))
+    alone = [contribution(rows[row : row + 1], 0, public) for row in range(17)]
+    for order in (np.arange(17), draw.permutation(17)[:9]):
+        company = rows[torch.from_numpy(order)]
+        for place, row in enumerate(order.tolist()):
+            assert torch.equal(contribution(company, place, public), alone[row])
+
+
+def test_what_is_drawn_together_is_what_is_added_alone(monkeypatch):
+    draw = np.random.default_rng(2)
+    logits = torch.from_numpy(np.stack([near_tie(draw, VOCABULARY) for _ in range(30)]))
+    public = torch.from_numpy(draw.normal(0, 2, (5, VOCABULARY)))
+    owner = torch.from_numpy(draw.integers(0, 4, 30))  # batch 4 is empty
+    logits[7], logits[8, 5] = torch.nan, torch.inf
+    seen = []
+
+    def keep(sums, divisor):
+        seen.append((sums.clone(), divisor))
+        return np.zeros(len(sums), dtype=np.int64)
+
+    monkeypatch.setattr(difference_clipping, "draw_tokens", keep)
+    for entries in (1 << 18, 0):
+        monkeypatch.setattr(difference_clipping, "_GATHERED_ENTRIES", entries)
+        meter = PrivateTokenMeter(1, 5)
+        mechanism(top_k=60).select(NextLogits(logits, owner, np.arange(5), public), meter)
+    together, apart = seen[0][0], seen[1:]
+    for row, (sums, divisor) in zip(together, apart, strict=True):
+        assert torch.equal(row[: sums.shape[1]], sums[0])
+        assert (row[sums.shape[1] :] == -torch.inf).all()
+        assert divisor == 4 * Fraction(1.2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 60))
+def test_normalisers_near_a_boundary_are_decided_by_exact_arithmetic(seed, tokens):
+    row = near_tie(np.random.default_rng(seed), tokens)
+    unit, answers = LATTICE.normaliser_unit, []
+    value, error = difference_lattice._precise_normaliser(row, 60)
+    exact = math.floor(value / Fraction(unit) + Fraction(1, 2))
+    assert error < Fraction(1, 10**50)
+    for wrong in (-3e-14, 0.0, 3e-14):  # a float sum in another order
+        computed = torch.tensor([float(value) + wrong], dtype=torch.float64)
+        units = LATTICE.rounded_normalisers(computed, tokens, lambda _: row) / unit
+        answers.append(int(units[0]))
+    assert answers == [exact] * 3
+
+
+def test_a_normaliser_far_from_a_boundary_is_read_off():
+    def unread(_row):
+        raise AssertionError("computed again")
+
+    computed = torch.tensor([0.0, 1.25, float("nan")], dtype=torch.float64)
+    rounded = LATTICE.rounded_normalisers(computed, 100, unread)
+    assert rounded[:2].tolist() == [0.0, 1.25]
+
+
+@pytest.mark.parametrize("row", [[3.0], [5.0, -math.inf], [2.0, 2.0], [0.0, -800.0]])
+def test_rows_of_one_weight_end_without_a_tie(row):
+    expected = round(math.log(sum(value == max(row) for value in row)) / 2.0**-26)
+    assert difference_lattice._exact_units(np.array(row), 2.0**-26) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(1e-9, 100.0), st.integers(1, 4096))
+def test_units_leave_room_for_sums_without_rounding(clip_bound, size):
+    lattice = DifferenceLattice(clip_bound, size)
+    assert 0 <= lattice.bound <= clip_bound
+    assert clip_bound - lattice.bound < lattice.unit
+    assert size * 1024.0 / lattice.unit + 2**27 * clip_bound / lattice.unit <= 2.0**53
+    for width in (lattice.unit, lattice.normaliser_unit):
+        assert math.frexp(width)[0] == 0.5
+    law = torch.tensor([-1e9, -3.3, 0.0], dtype=torch.float64)
+    units = lattice.public_units(law) / lattice.unit
+    assert torch.equal(units, units.round())
+
+
+def test_the_lattice_is_charged_where_logits_move_and_only_there():
+    assert mechanism().eta == pytest.approx(2.0 / (4 * 1.2), rel=1e-15)
+    moved, free = mechanism(logit_slack=1e-4), mechanism()
+    ideal = 2 * 1e-4 * 4 / 1.2
+    assert ideal < moved.eta - free.eta < 1.01 * ideal
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1e-6, 3e-5, 0.05]))
+def test_a_row_that_moves_by_the_slack_moves_its_differences_by_no_more_than_is_charged(
+    seed, slack
+):
+    draw = np.random.default_rng(seed)
+    row, public = near_tie(draw, 40), torch.from_numpy(draw.normal(0, 2, 40))
+    moved = row + slack * draw.choice([-1.0, 1.0], 40)
+    sums = [contribution(torch.from_numpy(each[None]), 0, public) for each in (row, moved)]
+    assert float(np.ptp(sums[1] - sums[0])) <= 2 * LATTICE.slack(slack)
