@@ -8,19 +8,20 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
+from torch import nn
 
 from dpsynth_assets.attacks.audits.gradients import linear_layers, private_gradient
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.per_example import LossOfPart, Products
+from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
+from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets_tests.privacy import dp_sgd_cases
+from dpsynth_assets_tests.privacy.small_models import clipped_sum
 
-ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 FALSE_ALARM = 1e-9
-MARGIN = Products.NATIVE.clip_margin
 SAMPLING = {"sampling_probability": 0.25, "noise_multiplier": 1.5, "steps": 4}
 WIDTHS = [6, 1, 5]
 
@@ -38,18 +39,12 @@ def stack(tensors):
     return torch.cat([each.double() for each in tensors], dim=-1).numpy()
 
 
-def clipped_sum(per_record, bound):
-    """The sum in plain NumPy, without margin."""
-    norms = np.linalg.norm(per_record, axis=1, keepdims=True)
-    return (per_record * np.minimum(1.0, bound / norms)).sum(axis=0)
-
-
 @pytest.mark.parametrize("relation", list(NeighboringRelation))
 @pytest.mark.parametrize("units", [1, 3])
 def test_event_of_poisson_batches_states_relation_and_unit(relation, units):
     event = dp_sgd_event(relation=relation, max_records_per_unit=units, **SAMPLING)
     assert event == PoissonGaussianEvent(
-        max_records_per_unit=units, replaced=relation is REPLACE_ONE, **SAMPLING
+        max_records_per_unit=units, replaced=relation is NeighboringRelation.REPLACE_ONE, **SAMPLING
     )
 
 
@@ -90,22 +85,14 @@ def test_batch_sizes_are_binomial_and_records_independent():
         assert stats.binomtest(int(share), draws, chance).pvalue > FALSE_ALARM
 
 
-def test_gradient_is_the_clipped_sum_over_a_fixed_number(noiseless):
-    tested = mechanism(sampling_probability=1.0)
-    for batch in tested.batches(7):
-        per_record = gradients(len(batch))
-        released = private_gradient(tested, per_record)
-        expected = clipped_sum(stack(per_record), 2.0 * (1 - MARGIN)) / 5.0
-        np.testing.assert_allclose(stack(released), expected, rtol=2e-6, atol=2e-6)
-    assert set(noiseless) == {1.5 * 2.0}
-
-
 def test_more_gradients_than_batches_are_refused():
     tested = mechanism(sampling_probability=1.0)
     with pytest.raises(UnaccountedReleaseError, match="Draw a batch"):
         private_gradient(tested, gradients(3))
     next(tested.batches(3))
+    assert tested.released_steps == 0
     private_gradient(tested, gradients(3))
+    assert tested.released_steps == 1
     with pytest.raises(UnaccountedReleaseError, match="Draw a batch"):
         private_gradient(tested, gradients(3))
 
@@ -150,22 +137,6 @@ def test_a_float32_sum_would_move_by_more_than_the_bound():
     assert np.linalg.norm(private_sum(rows) - private_sum(others)) <= 1.0
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"l2_bound": 0.0},
-        {"l2_bound": math.nan},
-        {"expected_batch_size": 0.0},
-        {"noise_multiplier": 0.0},
-        {"sampling_probability": 1.1},
-        {"relation": "swap"},
-    ],
-)
-def test_settings_outside_their_domain_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"Expected|swap"):
-        mechanism(**wrong)
-
-
 def test_a_resumed_run_draws_only_the_steps_that_are_left():
     resumed = mechanism(steps=5, sampling_probability=1.0)
     resumed.resume_at(3)
@@ -175,14 +146,6 @@ def test_a_resumed_run_draws_only_the_steps_that_are_left():
     assert resumed.released_steps == 5
     with pytest.raises(UnaccountedReleaseError, match="planned steps"):
         resumed.batches(2)
-
-
-def test_a_batch_without_its_gradient_does_not_count_as_released():
-    tested = mechanism(sampling_probability=1.0)
-    next(tested.batches(3))
-    assert tested.released_steps == 0
-    private_gradient(tested, gradients(3))
-    assert tested.released_steps == 1
 
 
 @pytest.mark.parametrize("step", [-1, 5])
@@ -200,3 +163,128 @@ def test_a_run_under_way_cannot_be_set_back():
     resumed.resume_at(2)
     with pytest.raises(UnaccountedReleaseError, match="before the first batch"):
         resumed.resume_at(0)
+
+
+# Batches that workers share, and the lattice on which their sums lie
+
+RECORDS = 24
+
+
+planned = partial(dp_sgd_cases.mechanism, l2_bound=0.7, steps=2, expected_batch_size=5.0)
+
+
+def model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+
+
+def losses(own, row):
+    tokens = torch.from_numpy(np.random.default_rng(row).integers(0, 9, (1, 3 + row % 5)))
+    return own(tokens).square().sum(dim=(1, 2)) * 10.0 ** (row % 4 - 2)
+
+
+def parts(rows):
+    return [LossOfPart(1, lambda own, row=row: losses(own, row)) for row in rows]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_exact_sums_have_the_same_bits_in_any_order_and_on_any_threads(threads):
+    gradients = PerExampleGradients(model(), Products.FLOAT64)
+    expected = clipped_sum(gradients, parts(range(RECORDS)), 0.7)
+    tested = PerExampleGradients(model(), Products.FLOAT64, threads)
+    for order in (range(RECORDS), reversed(range(RECORDS)), [*range(9, RECORDS), *range(9)]):
+        assert torch.equal(clipped_sum(tested, parts(order), 0.7), expected)
+
+
+def test_large_models_have_one_thread_a_pass_and_one_sum():
+    wide = nn.Linear(4096, 4097, bias=False)  # Just above `cpu_threads.LARGE`.
+    assert PerExampleGradients(wide, Products.FLOAT64, 2).threads == 2
+    assert PerExampleGradients(wide, Products.NATIVE, 2).threads == 1
+
+
+@pytest.mark.parametrize("bound", [1e-3, 0.3, 1.0, 2.0, 1e6])
+def test_units_are_small_powers_of_two_and_numbers_go_to_the_nearest(bound):
+    lattice = SumLattice.of(bound)
+    assert math.frexp(lattice.unit)[0] == 0.5
+    assert 2.0**-32 * bound <= lattice.unit < 2.0**-31 * bound
+    numbers = torch.from_numpy(np.random.default_rng(0).uniform(-256 * bound, 256 * bound, 1000))
+    placed = lattice.placed(numbers.clone())
+    assert ((placed - numbers).abs() <= lattice.unit / 2).all()
+    assert torch.equal(placed / lattice.unit, (placed / lattice.unit).round())
+    assert torch.equal(lattice.sums(lattice.units(placed)), placed)
+    assert torch.equal(lattice.placed(-numbers), -placed)
+
+
+def test_a_batch_of_workers_is_the_batch_of_one_process(noiseless):
+    own, others = model(), (PerExampleGradients(model(), Products.FLOAT64) for _ in range(3))
+    gradients = PerExampleGradients(own, Products.FLOAT64)
+    whole = planned()
+    batch = next(whole.batches(RECORDS))
+    expected = whole.private_gradient_of_losses(gradients, parts(batch))
+    shares = [range(start, RECORDS, 3) for start in range(3)]
+
+    def counted(sampled):
+        return sum(
+            sampled.counted(worker, parts(np.array(share)[sampled.drawn(len(share))]))
+            for worker, share in zip(others, shares, strict=True)
+        )
+
+    split = planned()
+    noiseless.clear()
+    found = split.private_gradient_of_workers(counted, gradients.parameters)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert noiseless == [0.7] * len(found)
+    assert split.released_steps == 1
+    assert split.event() == whole.event()
+
+
+def test_workers_draw_no_more_batches_than_were_charged(noiseless):
+    asked = []
+    gradients = PerExampleGradients(model(), Products.FLOAT64)
+
+    def counted(sampled):
+        asked.append(sampled)
+        return sampled.counted(gradients, [])
+
+    tested = planned()
+    tested.resume_at(1)
+    tested.private_gradient_of_workers(counted, gradients.parameters)
+    with pytest.raises(UnaccountedReleaseError, match="planned steps"):
+        tested.private_gradient_of_workers(counted, gradients.parameters)
+    assert len(asked) == 1, "nobody draws before the batch is counted"
+
+
+def test_a_step_that_workers_lose_is_spent(noiseless):
+    def lost(_):
+        raise RuntimeError("a worker ended")
+
+    gradients, tested = PerExampleGradients(model(), Products.FLOAT64), planned()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a worker ended"):
+            tested.private_gradient_of_workers(lost, gradients.parameters)
+    assert tested.released_steps == 0
+    with pytest.raises(UnaccountedReleaseError, match="planned steps"):
+        tested.private_gradient_of_workers(lost, gradients.parameters)
+
+
+def test_what_needs_the_whole_sample_is_not_split():
+    with pytest.raises(ValueError, match="needs the size of the whole sample"):
+        planned(most_in_company=4).sampled_sum()
+
+
+def test_sums_that_are_not_exact_or_of_several_records_a_pass_are_refused():
+    sampled = planned().sampled_sum()
+    assert sampled.l2_bound == planned().record_bound
+    with pytest.raises(ValueError, match="exact_sums: true"):
+        sampled.counted(PerExampleGradients(model()), parts([0]))
+    two = [LossOfPart(2, lambda own: torch.cat([losses(own, 0), losses(own, 0)]))]
+    with pytest.raises(UnaccountedReleaseError, match="a pass of its own"):
+        sampled.counted(PerExampleGradients(model(), Products.FLOAT64), two)
+
+
+def test_sums_of_another_model_are_refused(noiseless):
+    gradients = PerExampleGradients(model(), Products.FLOAT64)
+    for wrong in (np.zeros(3, dtype=np.int64), np.zeros(200)):
+        with pytest.raises(ValueError, match="whole numbers from the workers"):
+            planned().private_gradient_of_workers(lambda _, w=wrong: w, gradients.parameters)
+    assert not noiseless

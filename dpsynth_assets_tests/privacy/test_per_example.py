@@ -22,7 +22,6 @@ from dpsynth_assets.privacy.per_example import (
     norms,
 )
 from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
-from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
 from dpsynth_assets_tests.privacy.dp_sgd_cases import mechanism
 from dpsynth_assets_tests.privacy.small_models import (
@@ -88,14 +87,14 @@ def batch():
     return sources, mask, targets
 
 
-def losses(model, rows, factor=1.0):
+def losses(model, rows):
     """(B,) losses of some rows of the batch."""
     sources, mask, targets = (each[rows] for each in batch())
     inner = model.base_model.model if hasattr(model, "peft_config") else model
     name = type(inner).__name__
     if "Classification" in name:
         logits = model(input_ids=sources, attention_mask=mask).logits
-        return factor * functional.cross_entropy(logits, targets[:, 0] % 3, reduction="none")
+        return functional.cross_entropy(logits, targets[:, 0] % 3, reduction="none")
     if "Bart" in name or "T5" in name:
         logits = model(
             input_ids=sources, attention_mask=mask, labels=targets, use_cache=False
@@ -104,20 +103,17 @@ def losses(model, rows, factor=1.0):
         real = (targets >= 0).long()
         logits = model(input_ids=targets.clamp(min=1), attention_mask=real, use_cache=False).logits
     each = functional.cross_entropy(logits.mT, targets, reduction="none", ignore_index=-100)
-    return factor * each.sum(dim=1) / (targets >= 0).sum(dim=1)
+    return each.sum(dim=1) / (targets >= 0).sum(dim=1)
 
 
-def parts(model, *groups, factor=1.0):
-
-    return [
-        LossOfPart(len(rows), lambda model, rows=rows: losses(model, rows, factor))
-        for rows in groups
-    ]
+def parts(*groups):
+    return [LossOfPart(len(rows), lambda model, rows=rows: losses(model, rows)) for rows in groups]
 
 
-def clipped(model, groups, bound, products=Products.NATIVE, factor=1.0):
-    own = parts(model, *groups, factor=factor)
-    return clipped_sum(PerExampleGradients(model, products), own, bound)
+def clipped(model, groups, bound, products=Products.NATIVE, threads=1):
+    tested = PerExampleGradients(model, products, threads)
+    assert tested.threads == threads
+    return clipped_sum(tested, parts(*groups), bound)
 
 
 @functools.cache
@@ -129,9 +125,7 @@ def reference(name, tied=True):
 def bounds(model, rows, products):
     """(B,) norm bounds of one part."""
     tested = PerExampleGradients(model, products)
-    found = [
-        each for each in tested._bookkeepers[0].factors(parts(model, rows)[0]) if each is not None
-    ]
+    found = [each for each in tested._bookkeepers[0].factors(parts(rows)[0]) if each is not None]
     return norms.norm_bounds(found, len(rows), products)
 
 
@@ -178,17 +172,6 @@ def test_gradients_that_were_kept_for_their_norms_give_the_same_sums(name, monke
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_are_kept_where_that_is_cheapest_and_small():
-    def cheapest(tokens, rows, columns, products=Products.NATIVE):
-        product = Product(torch.empty(2, tokens, rows), torch.empty(2, tokens, columns))
-        return norms._keeping_is_cheapest(product, products)
-
-    assert cheapest(72, 128, 512)
-    assert not cheapest(72, 128, 512, Products.FLOAT64)
-    assert not cheapest(72, 768, 3072)
-    assert not cheapest(4, 128, 512)
-
-
 @pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama"])
 @pytest.mark.parametrize("products", Products)
 def test_a_record_moves_the_clipped_sum_by_at_most_the_bound(name, products):
@@ -210,11 +193,8 @@ def test_an_example_without_a_finite_gradient_adds_zero(broken, products, way):
         found = losses(model, [0, 1, 2])
         return found * torch.tensor([1.0, broken, 1.0])
 
-    tested = PerExampleGradients(model, products)
-    found, rows = tested.private_clipped_sums([LossOfPart(3, spoilt)], 0.5)
-    found = torch.cat([each.flatten() for each in found])
+    found = clipped_sum(PerExampleGradients(model, products), [LossOfPart(3, spoilt)], 0.5)
     expected = clipped(model, [[0, 2]], 0.5, products)
-    assert rows == 3
     moved = (found - expected).norm()
     assert moved < 1e-4 or (broken == 1e38 and moved <= 0.5)
 
@@ -222,19 +202,12 @@ def test_an_example_without_a_finite_gradient_adds_zero(broken, products, way):
 # Threads
 
 
-def side_by_side(model, groups, bound, threads):
-    """The same of parts that several threads share."""
-    tested = PerExampleGradients(model, threads=threads)
-    assert tested.threads == threads
-    return clipped_sum(tested, parts(model, *groups), bound)
-
-
 @pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama", "BART with LoRA"])
 def test_threads_share_parts_and_change_no_sum(name):
     groups = [[0], [1, 2], [3], [4]]
     alone = clipped(built(name), groups, 0.3)
     for threads in (2, 3, 6):
-        found = side_by_side(built(name), groups, 0.3, threads)
+        found = clipped(built(name), groups, 0.3, threads=threads)
         torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-7)
 
 
@@ -245,8 +218,7 @@ def test_threads_see_weights_that_changed_and_leave_the_model_as_it_was():
         for each in model.parameters():
             each.mul_(1.1)
     groups = [[0, 1], [2, 3, 4]]
-    found, _ = tested.private_clipped_sums(parts(model, *groups), 0.3)
-    found = torch.cat([each.flatten() for each in found])
+    found = clipped_sum(tested, parts(*groups), 0.3)
     torch.testing.assert_close(found, clipped(model, groups, 0.3), rtol=1e-5, atol=1e-7)
     assert all(each.grad is None and each.requires_grad for each in model.parameters())
 
@@ -255,18 +227,9 @@ def test_an_error_of_one_thread_is_the_error_of_all():
     model, threads = built("GPT-2"), torch.get_num_threads()
     broken = LossOfPart(2, lambda model: losses(model, [1, 2]).sum())
     with pytest.raises(ValueError, match="one loss for each of 2"):
-        PerExampleGradients(model, threads=2).private_clipped_sums(
-            [*parts(model, [0]), broken], 1.0
-        )
+        PerExampleGradients(model, threads=2).private_clipped_sums([*parts([0]), broken], 1.0)
     assert all(each.grad is None for each in model.parameters())
     assert torch.get_num_threads() == threads
-
-
-def test_no_examples_sum_to_zero():
-    found, rows = PerExampleGradients(built("BART")).private_clipped_sums([], 1.0)
-    assert rows == 0
-    assert not any(each.any() for each in found)
-    assert all(each.dtype == torch.float64 for each in found)
 
 
 def test_the_model_is_left_as_it_was():
@@ -277,15 +240,6 @@ def test_the_model_is_left_as_it_was():
     assert [each.requires_grad for each in model.parameters()] == flags
     assert all(each.grad is None for each in model.parameters())
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
-
-
-def test_a_failing_forward_pass_leaves_the_model_as_it_was():
-    model = built("GPT-2")
-    modules = PerExampleGradients(model)._bookkeepers[0]._modules
-    with pytest.raises(IndexError), recording(model, modules, 1):
-        model(input_ids=torch.tensor([[VOCABULARY + 5]]))
-    assert all(each.requires_grad for each in model.parameters())
-    clipped(model, [[0, 1]], 1.0)
 
 
 def test_frozen_layers_add_nothing_to_the_norm():
@@ -348,14 +302,12 @@ def test_a_trainable_parameter_that_nobody_can_book_is_refused(model, message):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_parameter_read_past_its_layer_is_refused():
-    with pytest.raises(TypeError, match=r"linear\.weight .*another reader"):
-        summed(Reader())
-
-
-def test_a_layer_that_sees_no_first_axis_of_examples_is_refused():
-    with pytest.raises(TypeError, match="first axis"):
-        summed(Mixing())
+@pytest.mark.parametrize(
+    ("model", "message"), [(Reader, r"linear\.weight .*another reader"), (Mixing, "first axis")]
+)
+def test_rows_and_parameters_that_cannot_be_followed_are_refused(model, message):
+    with pytest.raises(TypeError, match=message):
+        summed(model())
 
 
 class Remembering(Layered):
@@ -440,35 +392,25 @@ def test_bfloat16_passes_stay_within_the_bound():
 
     for row in range(BATCH):
         part = LossOfPart(1, lambda model, row=row: autocast(model, [row]))
-        found, _ = PerExampleGradients(model).private_clipped_sums([part], bound)
-        norm = torch.cat([each.flatten() for each in found]).norm()
-        assert 0.9 * bound < norm <= bound
+        found = clipped_sum(PerExampleGradients(model), [part], bound)
+        assert 0.9 * bound < found.norm() <= bound
 
 
 # The mechanism
 
 
 def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number(noiseless):
-    model, tested = built("BART"), mechanism(most_in_company=BATCH, gradient_slack=0.02)
+    kept = {"most_in_company": BATCH, "gradient_slack": 0.02}
+    model, tested = built("BART"), mechanism(noise_multiplier=3.0, **kept)
     next(tested.batches(BATCH))
     gradients = PerExampleGradients(model)
-    released = tested.private_gradient_of_losses(gradients, parts(model, [0, 1, 2], [3, 4]))
+    released = tested.private_gradient_of_losses(gradients, parts([0, 1, 2], [3, 4]))
     found = torch.cat([each.flatten() for each in released])
     kept_back = 1 + BATCH * 0.02
     expected = clipped(model, [[0, 1, 2], [3, 4]], 0.5 / kept_back) / 4.0
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-8)
-    assert set(noiseless) == {0.5}
+    assert set(noiseless) == {3.0 * 0.5}
     assert [each.shape for each in released] == [each.shape for each in gradients.parameters]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_an_empty_batch_gets_noise(threads):
-    model = built("GPT-2")
-    gradients = PerExampleGradients(model, threads=threads)
-    empty = mechanism(sampling_probability=1e-12)
-    next(empty.batches(BATCH))
-    released = empty.private_gradient_of_losses(gradients, [])
-    assert all(each.abs().min() > 0 for each in released)
 
 
 @pytest.mark.parametrize("most", [0, BATCH - 1])
@@ -478,10 +420,10 @@ def test_records_of_a_larger_batch_than_may_be_in_company_pass_alone_or_not_at_a
     next(tested.batches(BATCH))
     gradients = PerExampleGradients(model)
     with pytest.raises(UnaccountedReleaseError, match="a pass of its own"):
-        tested.private_gradient_of_losses(gradients, parts(model, [0, 1], [2], [3], [4]))
+        tested.private_gradient_of_losses(gradients, parts([0, 1], [2], [3], [4]))
     alone = mechanism(most_in_company=most)
     next(alone.batches(BATCH))
-    alone.private_gradient_of_losses(gradients, parts(model, *([row] for row in range(BATCH))))
+    alone.private_gradient_of_losses(gradients, parts(*([row] for row in range(BATCH))))
 
 
 @pytest.mark.parametrize("name", ["BART", "GPT-2 with LoRA", "Llama"])
@@ -497,8 +439,7 @@ def test_batch_mates_move_a_clipped_gradient_by_no_more_than_its_slack(name, pro
             return losses(model, rows) * torch.tensor([1.0] + [0.0] * len(mates))
 
         tested = PerExampleGradients(model, products)
-        sums, _ = tested.private_clipped_sums([LossOfPart(len(rows), only)], bound)
-        return torch.cat([each.flatten() for each in sums])
+        return clipped_sum(tested, [LossOfPart(len(rows), only)], bound)
 
     alone = added([])
     assert alone.norm() > 0.9 * bound
@@ -513,9 +454,6 @@ def test_what_is_kept_back_for_company_is_charged_in_the_bound_and_not_in_the_no
     assert tested.event() == mechanism().event()
     assert mechanism().record_bound == pytest.approx(0.5, rel=1e-12)
     assert mechanism(most_in_company=8).slack == GRADIENT_SLACK
-    for wrong in ({"most_in_company": -1}, {"gradient_slack": -1.0}, {"gradient_slack": math.inf}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            mechanism(**wrong)
 
 
 def test_company_ends_where_too_much_would_be_kept_back():
@@ -527,11 +465,12 @@ def test_company_ends_where_too_much_would_be_kept_back():
 
 
 @pytest.mark.statistical
-def test_noise_drawn_by_threads_has_the_stated_deviation_and_is_independent():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_noise_of_an_empty_batch_has_the_stated_deviation_and_is_independent(threads):
     layers = nn.ModuleList([nn.Linear(60, 80, bias=False) for _ in range(4)])
     tested = mechanism(sampling_probability=1e-12, noise_multiplier=3.0)
     next(tested.batches(BATCH))
-    released = tested.private_gradient_of_losses(PerExampleGradients(layers, threads=2), [])
+    released = tested.private_gradient_of_losses(PerExampleGradients(layers, threads=threads), [])
     drawn = np.stack([each.double().flatten().numpy() * 4.0 for each in released])
     share = stats.chi2.cdf((drawn**2).sum() / 1.5**2, drawn.size)
     assert min(share, 1 - share) > FALSE_ALARM
