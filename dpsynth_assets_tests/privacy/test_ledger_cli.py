@@ -6,7 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.ledger import app
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.privacy.ledger_cases import (
@@ -63,6 +65,18 @@ def test_show_counts_what_it_does_not_list(ledger):
     assert (len(document["charges"]), document["earlier_charges"]) == (1, 1)
     assert document["charges"][0]["epsilon_cumulative"] == ledger.spend("tickets").epsilon
     assert "1 earlier charges" in run("show", "tickets", "--last", "1").stdout
+
+
+def test_show_tells_what_disjoint_cohorts_cost_together(ledger):
+    terms = make_terms(partition="month of created")
+    letters = {"dataset": "letters", "asset": "letters/mean/corpus"}
+    for cohort, number in (("january", "1"), ("february", "1"), ("february", "2")):
+        event = GaussianEvent(noise_multiplier=10.0)
+        release(ledger, terms, **letters, cohort=cohort, release=number, event=event)
+    total, shown = ledger.dataset_spend("letters"), run("show").stdout
+    assert "in parallel: the largest cohort" in shown
+    assert total.epsilon == ledger.spend("february").epsilon
+    assert epsilon_up(total.epsilon) in shown
 
 
 def test_show_refuses_an_unknown_cohort(ledger):

@@ -4,16 +4,26 @@ from fractions import Fraction
 
 import pytest
 
-from dpsynth_assets.cli.ledger import show
-from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.directed_rounding import epsilon_up
+from dpsynth_assets.privacy import renyi
+from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
+from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
-from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
+from dpsynth_assets.privacy.events import (
+    POST_PROCESSING,
+    ComposedEvent,
+    DiscreteLaplaceEvent,
+    GaussianEvent,
+    PoissonGaussianEvent,
+    event_from_json,
+    event_to_json,
+    is_post_processing,
+)
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
-from dpsynth_assets.privacy.ledger import PlannedRelease
+from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
+from dpsynth_assets.privacy.ledger.export import history
 from dpsynth_assets.privacy.ledger.statement import dataset_spend
-from dpsynth_assets.privacy.renyi import zcdp_epsilon
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,
@@ -85,8 +95,9 @@ def test_another_plan_is_refused_and_the_same_in_another_order_is_not(ledger):
     [planned(CORPUS, release="2"), make_request(asset=HISTOGRAM.asset, event=HALF_RHO)],
 )
 def test_a_release_outside_the_plan_is_refused(ledger, request_outside):
-    with pytest.raises(PlanChangedError, match="Expected a planned release"):
+    with pytest.raises(PlanChangedError, match="Expected a planned release") as refusal:
         ledger.reserve(request_outside, tight(), [HISTOGRAM])
+    assert ledger.preview(request_outside, tight(), [HISTOGRAM]).refusal == str(refusal.value)
 
 
 def test_a_fixed_plan_needs_a_plan_and_an_unplanned_past_excludes_one(ledger):
@@ -112,12 +123,6 @@ def test_a_cohort_may_leave_its_plan_for_the_filter(ledger):
     assert spend.rho >= HISTOGRAM.event.rho + Fraction(1, 2)
 
 
-def test_a_preview_tells_a_changed_plan_without_raising(ledger):
-    told = ledger.preview(planned(CORPUS), tight(), [HISTOGRAM])
-    assert not told.admitted
-    assert "Expected a planned release" in told.refusal
-
-
 def test_an_ex_post_release_must_be_accepted(ledger):
     with pytest.raises(PrivacyError, match="accept ex-post releases"):
         ledger.reserve(ex_post_request(), make_terms())
@@ -137,19 +142,13 @@ def test_ex_post_bounds_never_enter_the_dp_sum(ledger):
     assert (before.total_guarantee, after.total_guarantee) == ("dp", "none (ex-post only)")
 
 
-def test_a_reserved_ex_post_release_already_ends_the_dp_guarantee(ledger):
-    ledger.reserve(ex_post_request(), make_terms(accepts_ex_post=True))
-    assert ledger.spend("tickets").total_guarantee == "none (ex-post only)"
-
-
-def test_an_unstated_ex_post_bound_is_infinite(ledger):
-    release(ledger, make_terms(accepts_ex_post=True), guarantee=GuaranteeType.EX_POST, event=None)
+def test_an_ex_post_release_ends_the_guarantee_and_pays_for_its_event_when_it_is_reserved(ledger):
+    terms = make_terms(accepts_ex_post=True)
+    reservation = ledger.reserve(make_request(guarantee=GuaranteeType.EX_POST), terms)
+    spend = ledger.spend("tickets")
+    assert (spend.rho, spend.total_guarantee) == (Fraction(1, 2), "none (ex-post only)")
+    ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
     assert ledger.spend("tickets").ex_post_epsilon_max == float("inf")
-
-
-def test_the_event_of_an_ex_post_release_is_charged(ledger):
-    release(ledger, make_terms(accepts_ex_post=True), guarantee=GuaranteeType.EX_POST)
-    assert ledger.spend("tickets").rho == Fraction(1, 2)
 
 
 def test_only_an_ex_post_release_may_state_a_finite_bound(ledger):
@@ -237,21 +236,6 @@ def test_a_dataset_charged_as_a_whole_may_not_be_parted_afterwards(ledger):
         release(ledger, make_terms(partition="month of created"), cohort="tickets_2026_01")
 
 
-def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, monkeypatch, capsys):
-    terms = make_terms(partition="month of created")
-    for cohort, releases in (("tickets_2026_01", 1), ("tickets_2026_02", 3)):
-        for number in range(releases):
-            asked = {"cohort": cohort, "release": f"{number}", "event": HISTOGRAM.event}
-            release(ledger, terms, **asked)
-    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
-    show(last=5)
-    printed = capsys.readouterr().out
-    assert "in parallel: the largest cohort" in printed
-    total = ledger.dataset_spend("tickets")
-    assert total.epsilon == ledger.spend("tickets_2026_02").epsilon
-    assert epsilon_up(total.epsilon) in printed
-
-
 def test_cohorts_of_two_rules_would_add_up():
     accounts = [
         CohortAccount(cohort, "tickets", opened=make_terms(partition=rule), latest=make_terms())
@@ -259,3 +243,224 @@ def test_cohorts_of_two_rules_would_add_up():
     ]
     assert dataset_spend("tickets", accounts[:1] * 2).composition == "parallel"
     assert dataset_spend("tickets", accounts).composition == "sequential"
+
+
+# What is guaranteed is not what an odometer reads
+
+FIRST, SECOND = GaussianEvent(noise_multiplier=2.2), GaussianEvent(noise_multiplier=5.0)
+A, B = "tickets/a/corpus", "tickets/b/corpus"
+
+
+def charge(ledger, asset, event, terms, release="1"):
+    plan = [PlannedRelease(A, FIRST)] if terms.accountant == "tight" else None
+    ledger.reserve(make_request(asset=asset, event=event, release=release), terms, plan)
+
+
+def test_a_filter_guarantees_its_budget_and_reads_less(ledger):
+    charge(ledger, A, FIRST, make_terms(epsilon=4.0))
+    spend = ledger.spend("tickets")
+    assert (spend.guaranteed_epsilon, spend.delta, spend.basis) == (4.0, 1e-6, "filter")
+    assert spend.epsilon == epsilon_of([FIRST], 1e-6, "zcdp") < 4.0
+
+
+def test_the_largest_budget_counts_and_a_lowered_one_lowers_nothing(ledger):
+    charge(ledger, A, FIRST, make_terms(epsilon=8.0))
+    charge(ledger, B, SECOND, make_terms(epsilon=5.0))
+    assert ledger.spend("tickets", make_terms(epsilon=4.0)).guaranteed_epsilon == 8.0
+
+
+def test_a_plan_guarantees_all_copies_that_may_still_follow(ledger):
+    """Who looks at one round decides on the next: ε of the charged rounds is no guarantee."""
+    terms = make_terms(epsilon=9.0, accountant="tight")
+    most = max(n for n in range(1, 60) if epsilon_of([FIRST] * n, 1e-6, "tight") <= 9.0)
+    for copies in range(1, most + 1):
+        charge(ledger, A, FIRST, terms, release=str(copies))
+        spend = ledger.spend("tickets")
+        assert spend.basis == "plan"
+        assert spend.epsilon == epsilon_of([FIRST] * copies, 1e-6, "tight")
+        assert spend.guaranteed_epsilon == epsilon_of([FIRST] * most, 1e-6, "tight") <= 9.0
+    with pytest.raises(BudgetExceededError):
+        charge(ledger, A, FIRST, terms, release="one more")
+    assert ledger.spend("tickets").guaranteed_epsilon == ledger.spend("tickets").epsilon
+
+
+def test_a_plan_of_which_very_many_copies_may_follow_guarantees_the_budget(ledger):
+    event = GaussianEvent(noise_multiplier=200.0)
+    terms = make_terms(epsilon=8.0, accountant="tight")
+    ledger.reserve(make_request(asset=A, event=event), terms, [PlannedRelease(A, event)])
+    assert ledger.spend("tickets").guaranteed_epsilon == 8.0
+
+
+def test_after_a_switch_of_accountants_delta_is_doubled_everywhere(ledger):
+    charge(ledger, A, FIRST, make_terms(accountant="tight"))
+    assert ledger.spend("tickets").delta == 1e-6
+    charge(ledger, B, SECOND, make_terms())
+    spend = ledger.spend("tickets")
+    assert (spend.guaranteed_epsilon, spend.delta) == (make_terms().epsilon, 2e-6)
+    assert spend.basis == "plan, then filter"
+    assert ledger.dataset_spend("tickets").delta == 2e-6
+    assert [line.delta for line in history(ledger).lines] == [1e-6, 2e-6]
+
+
+def test_a_plan_dearer_than_every_budget_is_still_covered_after_a_switch(ledger, monkeypatch):
+    """A later version of the accounting may find a plan dearer than the budget it was under."""
+    charge(ledger, A, FIRST, make_terms(accountant="tight"))
+    charge(ledger, B, SECOND, make_terms())
+    monkeypatch.setattr("dpsynth_assets.privacy.ledger.statement.plan_epsilon", lambda *_: 1e3)
+    assert ledger.spend("tickets").guaranteed_epsilon == 1e3
+
+
+def test_nothing_charged_guarantees_zero(ledger):
+    assert ledger.spend("tickets", make_terms()).guaranteed_epsilon == 0.0
+
+
+# The adaptive filter with sampled events: one order, fixed by the budget alone
+
+BUDGET = 8.0
+TRAINING = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=1.0, steps=500)
+
+
+def test_what_is_shown_is_the_best_order_and_what_is_compared_is_the_budgets(ledger):
+    release(ledger, event=HALF_RHO)
+    told = ledger.preview(make_request(event=TRAINING, release="2"), make_terms())
+    events = [HALF_RHO, TRAINING]
+    assert told.total_epsilon == pytest.approx(epsilon_of(events, DELTA, "zcdp"))
+    assert told.filter_epsilon == pytest.approx(filter_epsilon(events, DELTA, BUDGET))
+    assert told.total_epsilon < told.filter_epsilon
+
+
+def test_the_statement_shows_the_reading_and_leaves_what_the_filter_leaves(ledger):
+    release(ledger, event=TRAINING)
+    spend = ledger.spend("tickets")
+    assert spend.epsilon == pytest.approx(epsilon_of([TRAINING], DELTA, "zcdp"))
+    left = BUDGET - filter_epsilon([TRAINING], DELTA, BUDGET)
+    assert spend.remaining_epsilon == pytest.approx(left)
+    assert spend.rho == 0
+
+
+def test_the_filter_refuses_what_the_best_order_would_admit_and_shows_its_own_number(ledger):
+    terms = make_terms(epsilon=1.02 * epsilon_of([TRAINING], DELTA, "zcdp"))
+    told = ledger.preview(training(1), terms)
+    assert told.total_epsilon < terms.epsilon < told.filter_epsilon
+    with pytest.raises(BudgetExceededError) as refusal:
+        ledger.reserve(training(1), terms)
+    assert "at the one order of a filter of this budget" in str(refusal.value)
+    assert f"(ε={rounded_down(told.filter_epsilon, '.4f')}" in str(refusal.value)
+
+
+def training(number):
+    return make_request(event=TRAINING, release=str(number))
+
+
+def test_the_order_depends_on_the_budget_and_on_nothing_released(ledger):
+    order = renyi.filter_order(BUDGET, DELTA)
+    for name, event in enumerate([TRAINING, HALF_RHO, TRAINING]):
+        release(ledger, event=event, release=str(name))
+    told = ledger.preview(training("next"), make_terms())
+    events = [TRAINING, HALF_RHO, TRAINING, TRAINING]
+    divergence = sum(renyi.renyi_divergence(event, order) for event in events)
+    expected = renyi.epsilon_at_order(divergence, order, DELTA)
+    assert told.filter_epsilon == pytest.approx(expected)
+    assert told.filter_epsilon >= expected
+
+
+@pytest.mark.parametrize("short_of", [1 - 1e-9, 1 + 1e-9])
+def test_zcdp_charges_alone_are_decided_by_their_exact_rho(ledger, short_of):
+    noise_multiplier = (2 * zcdp_rho(BUDGET, DELTA) * short_of) ** -0.5
+    told = ledger.preview(
+        make_request(event=GaussianEvent(noise_multiplier=noise_multiplier)), make_terms()
+    )
+    assert told.admitted == (short_of < 1)
+    rho = float_up(GaussianEvent(noise_multiplier=noise_multiplier).rho)
+    assert told.filter_epsilon == told.total_epsilon == zcdp_epsilon(rho, DELTA)
+
+
+def test_the_sum_depends_neither_on_the_order_of_charges_nor_on_what_is_composed(tmp_path):
+    events = (TRAINING, HALF_RHO, GaussianEvent(noise_multiplier=3.0), TRAINING)
+    spends = []
+    for name, charged in enumerate([events, events[::-1], [ComposedEvent(events=events)]]):
+        ledger = Ledger(sqlite_url(tmp_path / str(name)))
+        for number, event in enumerate(charged):
+            release(ledger, event=event, release=str(number))
+        spends.append(ledger.spend("tickets"))
+    assert spends[0] == spends[1]
+    assert (spends[2].epsilon, spends[2].rho) == (spends[0].epsilon, spends[0].rho)
+
+
+# Rows that are written from earlier releases charge nothing
+
+STAGE = "tickets/ctcl/finetuned_generator"
+ROWS = "tickets/ctcl/candidate_corpus"
+EVENT = GaussianEvent(noise_multiplier=2.0)
+PAID = [PlannedRelease(asset=STAGE, event=EVENT)]
+
+
+@pytest.fixture(params=["zcdp", "tight"])
+def terms(request):
+    return make_terms(accountant=request.param)
+
+
+def pay(ledger, terms, **changes):
+    reservation = ledger.reserve(make_request(**changes), terms, PAID)
+    if not reservation.reused:
+        ledger.commit(reservation, artifact_digest="d", artifact_uri="u")
+    return reservation
+
+
+def write_rows(ledger, terms, rows):
+    parameters = {"rows": rows}
+    return pay(ledger, terms, asset=ROWS, event=POST_PROCESSING, parameters=parameters)
+
+
+def test_any_number_of_corpora_costs_what_their_stage_cost(ledger, terms):
+    pay(ledger, terms, asset=STAGE, event=EVENT)
+    paid = ledger.spend("tickets", terms).epsilon
+    entries = len(ledger.entries())
+    for rows in (100, 1_000, 10_000):
+        assert not write_rows(ledger, terms, rows).reused
+    assert ledger.spend("tickets", terms).epsilon == paid
+    assert len(ledger.entries()) == entries + 6
+    assert ledger.verify().ok
+
+
+def test_rows_are_free_when_nothing_is_left(ledger):
+    terms = make_terms(epsilon=2.0)
+    while ledger.preview(make_request(release=str(len(ledger.entries()))), terms).admitted:
+        pay(ledger, terms, release=str(len(ledger.entries())))
+    assert not write_rows(ledger, terms, 10).reused
+
+
+def test_rows_are_free_after_a_fixed_plan_changed(ledger):
+    terms = make_terms(accountant="tight")
+    pay(ledger, terms, asset=STAGE, event=EVENT)
+    paid = ledger.spend("tickets", terms).epsilon
+    ledger.reserve(make_request(asset=ROWS, event=POST_PROCESSING), terms, [*PAID, *PAID])
+    assert ledger.spend("tickets", terms).epsilon == paid
+    assert ledger.verify().ok
+    with pytest.raises(PlanChangedError, match=r"zcdp.*counts ε="):
+        ledger.reserve(make_request(asset=STAGE, event=EVENT, release="2"), terms, [*PAID, *PAID])
+
+
+def test_an_ex_post_release_is_no_free_row_of_a_changed_plan(ledger):
+    terms = make_terms(accountant="tight", accepts_ex_post=True)
+    pay(ledger, terms, asset=STAGE, event=EVENT)
+    drawn = make_request(asset=ROWS, event=None, guarantee=GuaranteeType.EX_POST)
+    with pytest.raises(PlanChangedError):
+        ledger.reserve(drawn, terms, [*PAID, PlannedRelease(asset=ROWS, event=None)])
+
+
+def test_rows_keep_a_cohort_on_its_fixed_plan(ledger):
+    terms = make_terms(accountant="tight")
+    write_rows(ledger, terms, 10)
+    with pytest.raises(PlanChangedError):
+        ledger.reserve(
+            make_request(asset=STAGE, event=GaussianEvent(noise_multiplier=1.0)), terms, PAID
+        )
+    assert pay(ledger, terms, asset=STAGE, event=EVENT)
+
+
+def test_only_empty_compositions_are_free_and_survive_the_ledger_as_such():
+    for event in (POST_PROCESSING, ComposedEvent(events=(POST_PROCESSING,))):
+        assert is_post_processing(event_from_json(event_to_json(event)))
+    for event in (None, EVENT, ComposedEvent(events=(POST_PROCESSING, EVENT))):
+        assert not is_post_processing(event)

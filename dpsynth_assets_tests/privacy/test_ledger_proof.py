@@ -84,14 +84,6 @@ def test_no_entry_leads_to_the_head_under_another_number_of_entries(entries, siz
         assert not any(leads_to(each, other) for each in shown)
 
 
-def test_an_earlier_head_stays_what_it_was(tmp_path):
-    ledger = ledger_of(tmp_path, 5)
-    earlier = tree_head(ledger.entries())
-    release(ledger, make_terms(epsilon=500.0), release="later")
-    assert tree_head(ledger.entries()) != earlier
-    assert tree_head(ledger.entries()[: earlier.entries]) == earlier
-
-
 def test_an_empty_ledger_has_no_head():
     with pytest.raises(PrivacyError, match="got none"):
         tree_head([])

@@ -1,15 +1,20 @@
-"""Laws of both databases: changes are refused, and every edit behind the triggers is named."""
+"""Laws of the chain, on both databases: changes are refused, and every edit is named."""
 
+import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.ledger import app
-from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, PlannedRelease
+from dpsynth_assets.privacy.ledger import GENESIS, Ledger, LedgerEntry, PlannedRelease
+from dpsynth_assets.privacy.ledger.chain import entry_hash, sealed
+from dpsynth_assets.privacy.ledger.database import TABLE
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     edit,
@@ -191,6 +196,13 @@ def test_a_moved_removed_or_added_row_is_found(ledger, tamper, found, statements
     assert named <= found()
 
 
+def test_an_altered_row_that_was_hashed_anew_is_found_at_the_next(ledger, tamper, found):
+    forged = sealed(ledger.entries()[1]._replace(artifact_digest="forged"))
+    values = f"artifact_digest = 'forged', hash = '{forged.hash}'"
+    tamper(f"UPDATE privacy_ledger SET {values} WHERE seq = 2")
+    assert found() == {3}
+
+
 @pytest.mark.parametrize("seq", [1, 4, ROWS - 1])
 def test_a_commit_turned_into_a_charge_or_back_is_refused_by_the_table(ledger, tamper, seq):
     kind = "commit" if seq % 2 else "reserve"
@@ -214,3 +226,61 @@ def test_a_rewritten_tail_is_found_against_a_witnessed_head(url, ledger, tamper,
     fresh.reserve(make_request(release="cheaper"), make_terms(epsilon=20.0))
     assert fresh.verify().ok
     assert found(witness) == {0}
+
+
+# The chain
+
+
+def test_an_untouched_ledger_verifies(ledger):
+    report = ledger.verify()
+    assert (report.ok, report.entries, report.head) == (True, ROWS, ledger.head())
+
+
+def test_an_empty_ledger_verifies(tmp_path):
+    report = Ledger(sqlite_url(tmp_path)).verify(GENESIS)
+    assert (report.ok, report.entries, report.head) == (True, 0, GENESIS)
+
+
+def test_a_witnessed_head_stays_valid_as_the_ledger_grows(ledger):
+    witness = ledger.head()
+    release(ledger, make_terms(epsilon=20.0), release="4")
+    assert ledger.verify(witness).ok
+
+
+def test_missing_triggers_are_found(url, ledger):
+    of_a_table = "" if url.startswith("sqlite") else "ON privacy_ledger"
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
+        connection.exec_driver_sql(f"DROP TRIGGER privacy_ledger_no_delete {of_a_table}")
+    assert [str(problem) for problem in ledger.verify().problems] == [
+        "append-only triggers are missing: privacy_ledger_no_delete"
+    ]
+
+
+def test_a_tampered_ledger_admits_nothing(url, ledger, tamper):
+    tamper("UPDATE privacy_ledger SET event_json = NULL WHERE seq = 1")
+    fresh = Ledger(url)
+    with pytest.raises(LedgerIntegrityError, match="entry 1 "):
+        fresh.reserve(make_request(release="4"), make_terms(epsilon=20.0))
+    assert len(fresh.entries()) == ROWS
+
+
+def test_a_rolled_back_ledger_admits_nothing_to_a_process_that_knew_more(url, ledger, tamper):
+    ledger.head()
+    tamper("DELETE FROM privacy_ledger WHERE seq > 2")
+    release(Ledger(url), make_terms(epsilon=20.0), release="4")
+    with pytest.raises(LedgerIntegrityError, match="rolled back"):
+        ledger.reserve(make_request(release="5"), make_terms(epsilon=20.0))
+
+
+TEXTS = st.none() | st.text()
+
+
+@given(texts=st.lists(TEXTS, min_size=22, max_size=22), bound=st.none() | st.floats(0, 1e300))
+def test_the_hash_is_over_canonical_json_of_the_row(texts, bound):
+    entry = LedgerEntry(7, *texts, bound, "f" * 64, "")
+    row = json.dumps(list(entry[:-1]), separators=(",", ":"), allow_nan=False)
+    assert entry_hash(entry) == hashlib.sha256(row.encode()).hexdigest()
+
+
+def test_columns_are_the_fields_in_their_hashed_order():
+    assert tuple(TABLE.columns.keys()) == LedgerEntry._fields
