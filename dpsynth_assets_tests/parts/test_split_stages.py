@@ -6,11 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets.files import dataset_folders
-from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.evolution.votes import VoteCounts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.registry import REGISTRY, bound_method
 from dpsynth_assets.methods.shared_histograms import CellCounts, TopicCounts
 from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.models.text_embedder import TextEmbedder
@@ -27,22 +26,16 @@ from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
+from dpsynth_assets_tests.methods.cohorts import made_terms
+from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
-from dpsynth_assets_tests.prepared import keep_demo_plans
 from dpsynth_assets_tests.security.conftest import key
 from dpsynth_assets_tests.stored import read_private_records
 
 __all__ = ["bucket", "s3_address"]
 
 ROWS = 120
-DRAW_IN_PASSES = (
-    "mean_uniform",
-    "mean_clustered",
-    "median_clustered",
-    "mean_svt",
-    "invisible_ink",
-)
 
 
 @pytest.fixture(scope="module")
@@ -200,22 +193,19 @@ def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, pub
     assert not PrivacyLedger().open().entries("letters")
 
 
-def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(own_home, tmp_path_factory):
+def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(tmp_path):
     """A stage that is marked so and reads `records` would release on nothing: none does."""
-    keep_demo_plans(tmp_path_factory, own_home)
-    marked = set()
-    for file in standing(dataset_folders()).usable:
-        if hasattr(file.spec, "methods"):
-            plan = plan_dataset(file.spec)
-            for part in plan.parts:
-                marked |= {(part.method.name, s.name) for s in part.plan.stages if s.in_parts}
-    assert marked <= {
+    chosen, marked = {"exact_sums": True, "generator": "other", "corpus": "other"}, set()
+    for name, kind in REGISTRY.items():
+        fields = kind.config_type.model_fields.keys() & chosen
+        method = bound_method(name, {field: chosen[field] for field in fields}, made_terms())
+        marked |= {(name, stage.name) for stage in method.stages() if stage.in_parts}
+    for part in plan_dataset(declared(tmp_path)).shared:
+        marked |= {(part.method.name, stage.name) for stage in part.plan.stages if stage.in_parts}
+    assert marked == {
         ("cluster_histogram", "cluster_histogram"),
-        ("topic_histogram", "topic_histogram"),
-        *((name, "candidate_corpus") for name in DRAW_IN_PASSES),
-        ("aug_pe", "label_histogram"),
+        *((name, "candidate_corpus") for name in NAMES),
         ("aug_pe", "population"),
-        ("aug_pe_from_corpus", "label_histogram"),
         ("aug_pe_from_corpus", "population"),
         ("ctcl", "finetuned_generator"),
         ("dp_fine_tuning", "finetuned_generator"),
@@ -223,8 +213,8 @@ def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(own_home, t
         ("secpe", "secret_clusters"),
         ("epsvec", "fixed_shots"),
         ("epsvec", "dataset_vectors"),
+        ("epsvec_on_generator", "fixed_shots"),
     }
-    assert ("cluster_histogram", "cluster_histogram") in marked
 
 
 # Parts in an object store.

@@ -189,16 +189,11 @@ def test_another_key_or_another_version_is_another_value(monkeypatch):
 
 @pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning"])
 def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integers(cases, name):
-    config = bound_method(name, {"steps": 20}, terms_over()).config
-    assert (config.lora_rank, config.frozen_products, config.exact_sums) == (4, "int8", True)
+    config = bound_method(name, {"lora_rank": 2}, terms_over()).config
+    assert (config.lora_rank, config.frozen_products, config.exact_sums) == (2, "int8", True)
+    assert config.document_type == LANGUAGE_MODEL.domain
     plan = bound_method(name, {}, terms_over()).plan(2.0)
     assert plan.parameters["lora_modules"] == ["q_proj", "v_proj"]
-    assert config.clip_bound == 0.3
-    assert config.document_type == LANGUAGE_MODEL.domain
-    assert bound_method(name, {"lora_rank": 2}, terms_over()).config == (
-        config.model_copy(update={"lora_rank": 2, "steps": 4})
-    )
-    assert (config.expected_batch_size, config.learning_rate) == (256, 0.01)
     own = LANGUAGE_MODEL.model_copy(
         update={"language_model": LanguageModelSpec(kind="pretrained", model="a/b")}
     )  # Its layers may have other names.
