@@ -208,12 +208,8 @@ def test_blank_rows_are_left_out(tmp_path):
     assert corpus.facts["turned_down"] == {"blank": 2}
 
 
-def method_of(config=None, terms=None):
-    return AugPe(config or make_config(), terms or make_terms())
-
-
 def plan_of(config=None, terms=None, epsilon=2.0):
-    return priced(method_of(config, terms), epsilon)
+    return priced(AugPe(config or make_config(), terms or make_terms()), epsilon)
 
 
 def votes_of(plan, private):
@@ -269,15 +265,7 @@ def test_the_population_is_released_with_noisy_votes_and_its_price(tmp_path, api
 
 def test_no_exact_count_reaches_anything_that_is_released(tmp_path, api):
     # A published log writes the histogram without noise beside the noisy one.
-    told, exact = [], []
-    count = PrivateVotes.__call__
-
-    def watched(self, rounds, population, embeddings):
-        votes = count(self, rounds, population, embeddings)
-        exact.append(np.asarray(votes))
-        return votes
-
-    private = make_private((40, 20))
+    told, private = [], make_private((40, 20))
     release = released_by(
         tmp_path, private=private, epsilon=0.05, say=lambda *said: told.append(said)
     )

@@ -125,24 +125,6 @@ def run(name, cases, model, private=None, config=None, epsilon=None):
     return plan, cases.release(method, plan, private, cases.public(model))
 
 
-free_rules = partial(
-    make_rules, max_document_tokens=5, min_tokens_for_new_document=2, max_tokens_per_batch=40
-)
-
-
-def scripted(private_of_step):
-    """A selector that writes token 7 always; `private_of_step(step)` says which were paid."""
-    log = []
-
-    def select(logits):
-        drawing = len(logits.active)
-        private = np.full(drawing, private_of_step(len(log)))
-        log.append((drawing, None if logits.public is None else logits.public.clone()))
-        return Draws(np.full(drawing, 7), private)
-
-    return select, log
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("records", [0, 1, 64])
 def test_every_batch_writes_whatever_it_holds(name, cases, language_model, records):
@@ -175,11 +157,15 @@ def test_the_break_even_share_is_where_the_two_ways_cost_the_same(cases):
 
 def test_public_logits_follow_the_released_text_and_nothing_private(decoder, language_model):
     """Two private cohorts, the same released tokens: public logits equal to the last bit."""
-    seen = []
+    seen, short = [], rules(max_document_tokens=5, min_tokens_for_new_document=2)
     for private in ([[[3, 4]], [[5, 6]]], [[], [[9, 8, 7], [4]]]):
-        select, log = scripted(lambda step: True)
-        generate_documents(decoder, private, select, free_rules(), public_prompts=[[3, 3], [4]])
-        seen.append([public for _, public in log])
+        seen.append([])
+
+        def select(logits):
+            seen[-1].append(logits.public.clone())
+            return Draws.all_private(np.full(len(logits.active), 7))
+
+        generate_documents(decoder, private, select, short, public_prompts=[[3, 3], [4]])
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
     room = {"prompt_columns": 2, "max_new_tokens": 5}
     contexts = decoder.open([[3, 3], [4]], **room, public_prefixes=[[3, 3], [4]], public=True)
