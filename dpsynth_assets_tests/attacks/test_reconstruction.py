@@ -106,16 +106,13 @@ def test_a_key_is_read_from_the_start_of_a_text_alone():
 
 def test_overlap_counts_distinct_keys_by_set():
     planted = plant_keys(100, seed=2)
-    ours, others = planted.source[:3], sorted(set(read_other(planted)))[:2]
+    ours, known = planted.source[:3], {f"{key:05d}" for key in range(500)}
+    others = sorted(known - set(planted.source))[:2]
     overlap = count_overlap(planted, [ours[0], *ours, *others, others[0], "no key"])
     assert (overlap.documents, overlap.with_key) == (8, 7)
     assert (overlap.source.hits, overlap.held_out.hits, overlap.guesses) == (3, 2, 5)
     assert overlap.source.keys == len(planted.source)
     assert "3 of" in describe(overlap)
-
-
-def read_other(planted):
-    return {f"{key:05d}" for key in range(500)} - set(planted.source)
 
 
 def test_an_interval_encloses_its_share_and_none_of_nothing_says_nothing():

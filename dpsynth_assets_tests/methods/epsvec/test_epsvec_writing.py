@@ -7,6 +7,8 @@ import pytest
 
 from dpsynth_assets.methods.epsvec.config import SHOTS, VECTORS
 from dpsynth_assets.methods.epsvec.shots import SHOTS_FILE
+from dpsynth_assets.methods.epsvec.states import StateReader, scaffold_of
+from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.models.row_rules import TextForm
@@ -35,7 +37,7 @@ def test_labels_take_turns_and_rows_have_words(cases, released):
 
 
 def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases, released, engine):
-    stored = vectors_of(released)
+    stored = DatasetVectors.load(released[2].released[VECTORS].folder)
     bounds = dict(zip((2, 5), stored.clip_bounds, strict=True))
     directions = dict(zip((2, 5), stored.directions[1], strict=True))
 
@@ -63,12 +65,6 @@ def test_candidates_and_rows_are_records_of_the_declared_schema(cases, toy_model
     texts = [*rows.rows["text"], *(text for each in shots["ranked"] for text in each)]
     assert texts
     assert all(map(TextForm(DECLARED).read, texts))
-
-
-def vectors_of(released):
-    from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
-
-    return DatasetVectors.load(released[2].released[VECTORS].folder)
 
 
 def test_strengths_that_do_not_fit_the_released_layers_are_refused(cases, released):
@@ -163,8 +159,6 @@ def test_strength_zero_writes_what_the_unsteered_model_writes(cases, toy_model, 
 
 
 def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_model):
-    from dpsynth_assets.methods.epsvec.states import StateReader, scaffold_of
-
     engine = DecoderEngine(toy_model)
     config = cases.config(max_document_tokens=30)
     scaffold = scaffold_of(config, cases.terms(), engine)

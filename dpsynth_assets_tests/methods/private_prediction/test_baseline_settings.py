@@ -51,18 +51,13 @@ def test_a_replaced_record_of_a_pair_pays_for_two_vectors(cases):
     assert replaced == pytest.approx(373 / 4, abs=1)
 
 
-def batches(cases, config, records, **changes):
-    terms = cases.terms(public_records=records, **changes)
-    private = cases.private(records)
-    declared = MeanUniform(config, terms).declared
-    return split_batches(declared, private, cases.public(None)).placed(private)
-
-
 @pytest.mark.statistical
 @pytest.mark.parametrize("k", [1, 2])
 def test_hashed_contexts_hold_k_records_and_a_share_of_e_to_the_minus_k_of_them_counts(cases, k):
     config = baseline(k, expected_batch_size=50, max_batches=10_000)
-    made = batches(cases, config, 20_000)
+    private = cases.private(20_000)
+    declared = MeanUniform(config, cases.terms(public_records=20_000)).declared
+    made = split_batches(declared, private, cases.public(None)).placed(private)
     contexts = [context for batch in made for context in batch.contexts]
     assert {len(context) for context in contexts} == {k}
     places = 50 * len(made)
