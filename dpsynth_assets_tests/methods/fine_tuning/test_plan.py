@@ -111,7 +111,7 @@ def test_shares_and_a_histogram_that_fill_a_budget_are_admitted_by_its_ledger(ca
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_every_relation_and_unit_is_planned_within_its_target(cases, changes, accountant):
     made = Ctcl(CONFIG, cases.terms(accountant=accountant, **changes)).plan(4.0)
-    assert made.epsilon <= 4.0
+    assert (3.9 if accountant == "tight" else 0.0) < made.epsilon <= 4.0
     assert made.event.max_records_per_unit == changes.get("unit", PrivacyUnit()).max_records
     replaced = changes.get("relation") is NeighboringRelation.REPLACE_ONE
     assert made.event.replaced is replaced
