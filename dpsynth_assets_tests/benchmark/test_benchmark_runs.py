@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from dpsynth_assets.benchmark.leaderboard_page import (
     benchmark_folder,
@@ -12,44 +11,36 @@ from dpsynth_assets.benchmark.leaderboard_page import (
     standing_leaderboard,
 )
 from dpsynth_assets.benchmark.running import DatasetBench, places
-from dpsynth_assets.cli.benchmark import app
 from dpsynth_assets.datasets.benchmark_spec import found_benchmark
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.benchmark.conftest import attributes, write
+from dpsynth_assets_tests.children import dpsynth
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def spec(letters, home):
-    return found_benchmark(write(letters))
+def cells():
+    files = (benchmark_folder("tiny") / "cells").glob("*.json")
+    return {path.name: path.stat().st_mtime_ns for path in files}
 
 
-def files(spec):
-    return {
-        path.name: path.stat().st_mtime_ns
-        for path in (benchmark_folder(spec.name) / "cells").glob("*.json")
-    }
-
-
-def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
-    runner = CliRunner()
-    file = str(write(letters))
-    cut = runner.invoke(app, ["run", file, "--line", "real_data"])
-    assert cut.exit_code == 0, cut.output
-    assert "1 of 1 cells" in cut.output
-    made = files(spec)
-    whole = runner.invoke(app, ["run", file])
-    assert whole.exit_code == 0, whole.output
-    assert "4 of 4 cells" in whole.output
-    assert made.items() <= files(spec).items()
+def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, tmp_path):
+    few = attributes(letters)["datasets"]["letters"] | {"scored_rows": 12}
+    file = write(letters, datasets={"letters": few})
+    spec = found_benchmark(file)
+    assert "1 of 1 cells" in dpsynth("benchmark", "run", file, "--line", "real_data").output
+    made = cells()
+    assert "4 of 4 cells" in dpsynth("benchmark", "run", file).output
+    assert made.items() <= cells().items()
     bench, cell = DatasetBench(spec, "letters", benchmark_folder("tiny")), list(places(spec))[2]
     found = bench.found(cell)
+    assert found["scored_rows"] == 12
+    assert standing_leaderboard(spec).facts["rows scored"] == "20, 12 on letters"
     assert (cell.line, found["guarantee"]["epsilon"] <= cell.epsilon) == ("evolved", True)
     assert min(found["tokens_written"], found["processor_seconds"]) > 0
     ledger = home / "ledger" / "ledger.sqlite"
     assert not ledger.exists() or not Ledger(f"sqlite:///{ledger}").entries()
-    runner.invoke(app, ["report", file])
+    dpsynth("benchmark", "report", file, code=0)
     content = json.loads((benchmark_folder("tiny") / "leaderboard.json").read_text())
     assert content["missing_cells"] == 0
     assert {each["line"] for each in content["lines"]} == {"evolved", "public_only", "real_data"}
@@ -61,19 +52,6 @@ def test_a_cut_run_goes_on_and_its_cells_travel(letters, home, spec, tmp_path):
     assert import_cells(kept, elsewhere) == 4
     assert import_cells(kept, elsewhere) == 0
     assert standing_leaderboard(spec, elsewhere).to_json()["lines"] == content["lines"]
-
-
-def test_a_dataset_may_be_scored_on_fewer_rows(letters, home):
-    own = attributes(letters)["datasets"]["letters"]
-    datasets = {"letters": own, "few": own | {"scored_rows": 12}}
-    grid = [{"epsilons": [8], "records": [300]}]
-    spec = found_benchmark(write(letters, grid=grid, datasets=datasets, references=[]))
-    for place, rows in zip(places(spec), (20, 12), strict=True):
-        found = DatasetBench(spec, place.dataset, benchmark_folder("tiny")).run(place)
-        assert found["scored_rows"] == rows
-    board = standing_leaderboard(spec)
-    assert board.missing == 0
-    assert board.facts["rows scored"] == "20, 12 on few"
 
 
 def test_a_plan_that_other_code_refused_is_tried_again(letters, home):
@@ -97,7 +75,6 @@ def test_a_plan_that_other_code_refused_is_tried_again(letters, home):
 
 
 def test_a_wrong_line_is_refused_before_anything_is_made(letters, home):
-    found = CliRunner().invoke(app, ["run", str(write(letters)), "--line", "evolvd"])
-    assert found.exit_code == 2
+    found = dpsynth("benchmark", "run", write(letters), "--line", "evolvd", code=2)
     assert "expected one of evolved" in found.output
     assert not (home / "benchmarks").exists()
