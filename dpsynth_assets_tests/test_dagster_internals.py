@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import dagster as dg
-import pytest
 from dagster._core.execution.plan import instance_concurrency_context as concurrency
 
 from dpsynth_assets.orchestration import dagster_internals
@@ -35,9 +34,8 @@ def job() -> dg.JobDefinition:
     return definitions().resolve_job_def("everything")
 
 
-@pytest.mark.parametrize("executor", ["in_process", "local"])
-def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor, own_home):
-    monkeypatch.setenv("DPSYNTH_EXECUTOR", executor)
+def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, own_home):
+    monkeypatch.setenv("DPSYNTH_EXECUTOR", "in_process")
     monkeypatch.setattr(live_runs, "free_dead_runs", lambda _: [])  # "another" is no real run.
     asked, rested = [], []
     dagster_internals.rest_between_claims()
