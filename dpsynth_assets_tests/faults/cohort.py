@@ -18,7 +18,6 @@ import polars as pl
 from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.metadata import spend_metadata
-from dpsynth_assets.orchestration.resources.executors import declared_executor
 from dpsynth_assets.orchestration.resources.private_section import private_section
 from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
@@ -203,7 +202,6 @@ def counts_job() -> dg.JobDefinition:
     executors = {
         "in_process": dg.in_process_executor,
         "multiprocess": dg.multiprocess_executor,
-        "declared": declared_executor(),
     }
     defs = dg.Definitions(
         assets=[candidate_corpus],

@@ -157,13 +157,13 @@ class House:
         run.kill()
         self.forget_marks()
 
-    def spawn(self, *prefix: str, **variables: str) -> Run:
+    def spawn(self) -> Run:
         """Starts a run worker as a new process, which starts its steps as processes again."""
         outcome = self.folder / f"outcome {secrets.token_hex(4)}.json"
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", MODULE, str(outcome)],
+            [sys.executable, "-m", MODULE, str(outcome)],
             cwd=ROOT,
-            env={**os.environ, "POLARS_MAX_THREADS": "1", **self.environment, **variables},
+            env={**os.environ, "POLARS_MAX_THREADS": "1", **self.environment},
         )
         self.spawned.append(process)
         return Run(self, process.pid, outcome, process)
@@ -187,9 +187,8 @@ class House:
         """Process ids that were at a point."""
         return [int(path.suffix[1:]) for path in self.marks.glob(f"{point}.*")]
 
-    def wait_for(self, point: str, count: int = 1) -> int:
-        until(lambda: len(self.passed(point)) >= count, f"nobody came to {point!r}")
-        return self.passed(point)[-1]
+    def wait_for(self, point: str) -> None:
+        until(lambda: self.passed(point), f"nobody came to {point!r}")
 
     def said(self) -> str:
         """What the pages of the runs show, read from outside."""

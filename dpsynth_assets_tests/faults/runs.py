@@ -11,12 +11,10 @@ import json
 import os
 import sys
 import traceback
-from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.executor.step_delegating import StepDelegatingExecutor
 
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -28,29 +26,17 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 def run_once(outcome: Path) -> None:
     """Runs the job, as a run worker does, and writes what a person sees of it."""
-    _look_often(os.environ.get("FAULTS_HEALTH_SECONDS"))
     release = os.environ.get("FAULTS_RELEASE", "1")
     with dg.DagsterInstance.get() as instance:
         result = dg.execute_job(
             dg.reconstructable(counts_job),
             instance=instance,
-            run_config=QUIET | json.loads(os.environ.get("FAULTS_CONFIG", "{}")),
+            run_config=QUIET,
             tags={RELEASE: release},
             raise_on_error=False,
             reexecution_options=_failed_run(instance),
         )
         outcome.write_text(json.dumps(told(instance, result)))
-
-
-def _look_often(seconds: str | None) -> None:
-    """Asks after steps elsewhere every so many seconds; Dagster does every twenty.
-
-    A test that kills such a step waits for nothing else. What is done about it is the same.
-    """
-    if seconds is not None:
-        usual = StepDelegatingExecutor.__init__
-        often = partialmethod(usual, check_step_health_interval_seconds=int(seconds))
-        StepDelegatingExecutor.__init__ = often
 
 
 def _failed_run(instance: dg.DagsterInstance) -> dg.ReexecutionOptions | None:

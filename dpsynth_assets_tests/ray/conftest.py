@@ -17,9 +17,7 @@ from pathlib import Path
 import pytest
 
 from dpsynth_assets_tests.children import free_port
-from dpsynth_assets_tests.faults.conftest import PATIENCE_SECONDS, forge, house, instance
-
-__all__ = ["forge", "house", "instance"]
+from dpsynth_assets_tests.faults.conftest import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON = {"DAGSTER_STEP_DELEGATING_EXECUTOR_SLEEP_SECONDS": "0.2"}

@@ -58,7 +58,7 @@ def answer_to_a_handshake(connection, headers):
 class Server:
     """A web server in a process of its own, with one finished run."""
 
-    def __init__(self, folder, *options, host="127.0.0.1", **variables):
+    def __init__(self, folder, *options, **variables):
         self.home = folder / "dagster"
         self.home.mkdir()
         (self.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
@@ -66,9 +66,9 @@ class Server:
         (folder / "workspace.yaml").write_text(WORKSPACE)
         with dg.DagsterInstance.local_temp(str(self.home)) as instance:
             self.run_id = dg.materialize([released], instance=instance).run_id
-        self.host = host
-        self.port = free_port(host)
-        command = [sys.executable, "-m", "dpsynth_assets.orchestration.web.server", "-h", host]
+        self.host, self.port = "127.0.0.1", free_port()
+        command = [sys.executable, "-m", "dpsynth_assets.orchestration.web.server"]
+        command += ["-h", self.host]
         command += ["-p", str(self.port), "-w", str(folder / "workspace.yaml"), *options]
         self.process = subprocess.Popen(
             command,

@@ -211,28 +211,18 @@ def test_every_registered_method_is_rehearsed(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_graph_and_every_failing_run_end_as_they_should(rehearsal):
+def test_every_step_ran_on_canaries_and_then_died_with_records_in_hand(rehearsal):
+    """Each method by its candidate, its stages, or its model; what reads without paying as well."""
     _, done = rehearsal
     assert [name for name, run in done.runs.items() if run.succeeded] == ["whole graph"]
     assert {"source torn", "gate refuses", "embedder fails", "budget refuses"} <= set(done.runs)
     broken = [run for name, run in done.runs.items() if name.startswith(BREAKING)]
     assert all(run.failed == run.selected for run in broken)
-
-
-@pytest.mark.slow
-def test_every_method_ran_on_canaries_and_then_died_with_records_in_hand(rehearsal):
-    """The private stage of each: its candidate, its stages, or its model."""
-    _, done = rehearsal
     made = done.runs["whole graph"].selected
     for name in REGISTRY:
         assert any(f"__{name}__" in asset for asset in made), name
         if name != "resampled":  # It charges nothing itself.
             assert any(f"__{name}__" in asset for asset in done.broken), name
-
-
-@pytest.mark.slow
-def test_what_reads_records_without_paying_died_with_them_as_well(rehearsal):
-    _, done = rehearsal
     assert done.broken >= {
         "rehearsal__shared__private_embeddings",
         "rehearsal__references__non_private_corpus",
@@ -253,10 +243,5 @@ def test_no_canary_and_no_key_is_in_any_byte_of_the_installation(rehearsal):
     assert expected <= searched
     for name in ("debug.log", "output.log"):
         assert (folder / "home" / "logs" / name).stat().st_size > 10_000
-    assert done.passed
-
-
-@pytest.mark.slow
-def test_the_search_of_the_rehearsal_finds_what_the_mechanisms_read(rehearsal):
-    _, done = rehearsal
     assert sum(leak.canaries for leak in done.control.leaks) > 500
+    assert done.passed
