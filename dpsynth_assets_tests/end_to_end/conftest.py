@@ -222,7 +222,8 @@ def finished_house(tmp_path_factory, tiny_base):
             keep_audits(tmp_path_factory, folder / "home", cohort)
             program = ("-c", "from dpsynth_assets.cli.main import main; main()")
             command = ("run", cohort.name, "--select", f'key:"{cohort.name}/*"', "--yes")
-            python(*program, *command, where=folder, DPSYNTH_DATASETS=str(folder))
+            places = {"DPSYNTH_DATASETS": str(folder), "DAGSTER_HOME": str(folder / "home/dagster")}
+            python(*program, *command, where=folder, **places)
             (run,) = instance.get_runs(limit=1)
         (folder / "run").write_text(run.run_id)
 

@@ -45,15 +45,14 @@ def exported(house, tmp_path_factory):
 
 
 @pytest.fixture
-def copy(exported, tmp_path):
+def copy(root, tmp_path):
     """The DP package, to alter."""
-    return shutil.copytree(exported[0] / DP, tmp_path / "package")
+    return shutil.copytree(root / DP, tmp_path / "package")
 
 
 @pytest.fixture
-def root(exported, house, monkeypatch):
-    """The folder of the exports, where commands find the cohort of the house."""
-    monkeypatch.setattr(command, "find_cohort", lambda name: house.spec)
+def root(exported):
+    """The folder of both packages and of the home that they are from."""
     return exported[0]
 
 
@@ -87,9 +86,8 @@ def test_a_package_agrees_with_itself_and_with_the_head_that_was_said(exported, 
     assert "published head" in problem
 
 
-def test_datasets_reads_rows_and_classes(exported, tmp_path):
+def test_datasets_reads_rows_and_classes(root, tmp_path):
     datasets = pytest.importorskip("datasets")
-    root, _ = exported
     loaded = datasets.load_dataset(str(root / DP), cache_dir=str(tmp_path), split="train")
     published = pl.read_parquet(root / "home" / "released" / "letters" / DP / "data")
     assert loaded["text"][:] == published["text"].to_list()
@@ -99,8 +97,7 @@ def test_datasets_reads_rows_and_classes(exported, tmp_path):
     )
 
 
-def test_every_altered_missing_or_added_file_is_refused(exported, tmp_path):
-    root, _ = exported
+def test_every_altered_missing_or_added_file_is_refused(root, tmp_path):
     names = [path.relative_to(root / DP) for path in (root / DP).rglob("*") if path.is_file()]
     assert len(names) == 4
     for number, name in enumerate(names):
@@ -122,8 +119,7 @@ def test_every_altered_missing_or_added_file_is_refused(exported, tmp_path):
     )
 
 
-def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(exported, copy):
-    root, _ = exported
+def test_a_file_may_be_a_link_as_the_cache_of_the_hub_has_it(root, copy):
     (file,) = (copy / "data").iterdir()
     file.unlink()
     file.symlink_to(next((root / DP / "data").iterdir()))
@@ -138,8 +134,7 @@ def test_names_of_a_package_move_no_terminal(copy):
     assert result.output.replace("\n", "").isprintable()
 
 
-def test_a_head_may_be_given_in_capitals(exported):
-    root, _ = exported
+def test_a_head_may_be_given_in_capitals(root):
     head = verify_package(root / DP).head.root
     for given in (head.upper(), f" {head}"):
         result = CliRunner().invoke(app, ["verify", str(root / DP), "--head", given])
@@ -227,9 +222,8 @@ def forged(folder, entries, package, behind):
     return made["guarantee"]["epsilon"]
 
 
-def test_a_label_without_a_charge_that_its_release_names_is_refused(exported, tmp_path):
+def test_a_label_without_a_charge_that_its_release_names_is_refused(root, tmp_path):
     """Not even who writes the export's entry himself can leave out what entries before it name."""
-    root, _ = exported
     entries, package = shown_by(root / DP)
     (histogram, *_) = [e for e in entries if e.asset.endswith("/cluster_histogram")]
     some = [each for each in entries if each.reservation != histogram.reservation]
@@ -264,16 +258,14 @@ def test_a_forged_entry_gets_one_line(copy):
         assert verify_package(copy).problems
 
 
-def test_another_library_of_accountants_is_named(exported, monkeypatch):
-    root, _ = exported
+def test_another_library_of_accountants_is_named(root, monkeypatch):
     monkeypatch.setattr(verification, "LIBRARY", "dp_accounting 9.9")
     (problem,) = verify_package(root / DP).problems
     assert "this is dpsynth_assets" in problem
     assert "dp_accounting 9.9" in problem
 
 
-def test_no_private_value_and_no_place_of_the_owner_leaves(exported):
-    root, _ = exported
+def test_no_private_value_and_no_place_of_the_owner_leaves(root):
     told = "".join((root / method / PROOF_FILE).read_text() for method in (DP, EX_POST))
     private = [e.ex_post_epsilon for e in entries(root) if e.ex_post_epsilon is not None]
     assert private
@@ -333,8 +325,7 @@ def test_a_package_with_somebodys_files_beside_is_not_replaced(root):
     shutil.rmtree(root / DP / ".git")
 
 
-def test_the_audit_trail_lists_what_left_and_agrees(exported, house):
-    root, _ = exported
+def test_the_audit_trail_lists_what_left_and_agrees(root, house):
     store = ReleaseStore.at(str(root / "home" / "artifacts" / "releases"))
     trail = audit_trail("letters", ledger_in(root / "home"), store, house.instance)
     left = [spend for spend in trail.spends if spend.asset.endswith("/exported_corpus")]
