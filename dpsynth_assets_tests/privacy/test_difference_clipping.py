@@ -137,14 +137,14 @@ def contribution(rows, row, public, **changes):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("entries", [1 << 17, 700, 40])
+@pytest.mark.parametrize("entries", [1 << 17, 700])
 def test_what_a_row_adds_does_not_depend_on_its_company(monkeypatch, dtype, entries):
     monkeypatch.setattr(clipping, "CACHED_ENTRIES", entries)
     draw = np.random.default_rng(1)
-    rows = torch.from_numpy(np.stack([near_tie(draw, VOCABULARY) for _ in range(17)])).to(dtype)
+    rows = torch.from_numpy(np.stack([near_tie(draw, VOCABULARY) for _ in range(9)])).to(dtype)
     public = torch.from_numpy(draw.normal(0, 2, VOCABULARY))
-    alone = [contribution(rows[row : row + 1], 0, public) for row in range(17)]
-    for order in (np.arange(17), draw.permutation(17)[:9]):
+    alone = [contribution(rows[row : row + 1], 0, public) for row in range(9)]
+    for order in (np.arange(9), draw.permutation(9)[:5]):
         company = rows[torch.from_numpy(order)]
         for place, row in enumerate(order.tolist()):
             assert torch.equal(contribution(company, place, public), alone[row])
