@@ -6,6 +6,7 @@ import pytest
 
 from dpsynth_assets.files.kept import local_copy, model_folder, share
 from dpsynth_assets.models import smollm2
+from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.public_base.making import packaged_model
 from dpsynth_assets_tests.object_stores import bucket, s3_address
@@ -112,3 +113,15 @@ def test_the_packaged_model_is_unpacked_once_and_reaches_other_machines(
     copy = packaged_model()
     assert contents(copy) == CONTENT
     assert (copy != folder, len(made)) == (True, 1)
+
+
+def test_what_fails_while_unpacking_leaves_nothing_behind(machine, monkeypatch):
+    def fail(folder):
+        make(folder)
+        raise LanguageModelError("Expected one thing, got another.")
+
+    monkeypatch.setattr(smollm2, "write_smollm2", fail)
+    place = machine("first").public_models
+    with pytest.raises(LanguageModelError):
+        packaged_model()
+    assert not [path for path in place.rglob("*") if path.is_file()]
