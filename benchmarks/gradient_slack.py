@@ -2,12 +2,14 @@
 
     python benchmarks/gradient_slack.py [--models small gpt2 next_word lora classifier]
         [--records 6] [--threads 1] [--bfloat16]
+    python benchmarks/gradient_slack.py --models smollm2 --records 2 --sizes 2 5 [--record shorter]
 
 A record's clipped gradient is computed alone, and then in company: the losses of its mates are
 multiplied by zero, so that a clipped sum over the part holds the gradient of one record, rounded as
 the pass rounds it. Parts have 2 to 32 records, mates are shorter, longer and mixed, and the record
 stands at any place. What is told is the largest Euclidean distance between two companies, as share
-of the clip bound, which every gradient here is cut to.
+of the clip bound, which every gradient here is cut to. `smollm2` has real weights, the others
+random ones; with `--record shorter` a record alone is a pass of few rows.
 """
 
 import argparse
@@ -43,18 +45,18 @@ def largest_moves(name: str, arguments) -> dict[str, float]:
     found = {}
     for products in Products:
         moves = [
-            largest_move(model, loss, draw, generator, products, arguments.bfloat16)
+            largest_move(model, loss, draw, generator, products, arguments)
             for _ in range(arguments.records)
         ]
         found[str(products)] = max(moves)
     return found
 
 
-def largest_move(model, loss, draw, generator, products, bfloat16: bool) -> float:
+def largest_move(model, loss, draw, generator, products, arguments) -> float:
     """The largest distance between the clipped gradients of one record in many companies."""
-    record = draw(generator, "mixed")
+    record, bfloat16 = draw(generator, arguments.record), arguments.bfloat16
     gradients = [gradient_in_company(model, loss, [record], 0, products, bfloat16)]
-    for size, company in itertools.product(SIZES, COMPANIES):
+    for size, company in itertools.product(arguments.sizes, COMPANIES):
         mates = [draw(generator, company) for _ in range(size - 1)]
         place = int(generator.integers(size))
         part = [*mates[:place], record, *mates[place:]]
@@ -88,6 +90,8 @@ def made(name: str):
         return classifier()
     if name == "next_word":
         return next_word()
+    if name == "smollm2":
+        return smollm2()
     shape = "gpt2" if name == "lora" else name
     model, loss = new_model(shape), new_loss(shape)
     if name == "lora":
@@ -104,6 +108,17 @@ def next_word():
 
     model = new_next_word_model(NextWordSettings()).requires_grad_(True)
     return model, CausalLoss(pad_token_id=0, start_token_id=1), tokens(3000, 0, 47)
+
+
+def smollm2():
+    from transformers import AutoModelForCausalLM
+
+    from dpsynth_assets.models.fine_tuning.sources import CausalLoss
+    from dpsynth_assets.public_base.making import packaged_model
+
+    model = AutoModelForCausalLM.from_pretrained(packaged_model())
+    loss = CausalLoss(pad_token_id=2, start_token_id=1)
+    return model.float().train(False), loss, tokens(model.config.vocab_size, 0, 96)
 
 
 def classifier():
@@ -140,8 +155,10 @@ def tokens(vocabulary: int, source: int, target: int):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = ["small", "gpt2", "next_word", "lora", "classifier"]
-    parser.add_argument("--models", nargs="+", default=names)
+    parser.add_argument("--models", nargs="+", default=names, choices=[*names, "smollm2"])
     parser.add_argument("--records", type=int, default=6)
+    parser.add_argument("--record", choices=COMPANIES, default="mixed")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bfloat16", action="store_true")
     return parser.parse_args()
