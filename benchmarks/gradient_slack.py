@@ -77,8 +77,8 @@ def gradient_in_company(model, loss, part, place: int, products, bfloat16: bool)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
             return loss(model, part) * only
 
-    clipped = PerExampleGradients(model, products)
-    sums, _ = clipped.private_clipped_sums([LossOfPart(len(part), losses)], BOUND)
+    clipped, rows = PerExampleGradients(model, products), len(part) * max(map(loss.length, part))
+    sums, _ = clipped.private_clipped_sums([LossOfPart(len(part), losses, rows)], BOUND)
     return torch.cat([each.flatten() for each in sums])
 
 

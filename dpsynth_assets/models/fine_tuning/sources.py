@@ -12,7 +12,6 @@ Shape letters: n examples, B of one batch, T tokens, V vocabulary.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -165,7 +164,7 @@ def private_gradients(
     for batch in mechanism.batches(len(examples)):
         together = mechanism.may_share_passes(len(batch))
         size = part_size(len(batch), settings.micro_batch, clipped.threads) if together else 1
-        parts = _losses_of_parts(examples, batch, loss, size)
+        parts = (_loss_of(part, loss) for part in micro_batches(examples, batch, loss, size))
         yield clipped.parameters, mechanism.private_gradient_of_losses(clipped, parts)
 
 
@@ -213,8 +212,8 @@ class PartGradients:
 
     def counted(self, examples: Sequence[Any], sampled: SampledSum) -> np.ndarray:
         """The clipped sum of examples that were drawn; see `SampledSum.counted`. Private."""
-        alone = _losses_of_parts(examples, np.arange(len(examples)), self._loss, 1)
-        return sampled.counted(self._clipped, list(alone))
+        alone = micro_batches(examples, np.arange(len(examples)), self._loss, 1)
+        return sampled.counted(self._clipped, [_loss_of(part, self._loss) for part in alone])
 
 
 def _clipping(model: Any, settings: FineTuningSettings) -> PerExampleGradients:
@@ -238,14 +237,18 @@ def micro_batches(
         yield [examples[index] for index in order[start : start + size]]
 
 
-def _losses_of_parts(
-    examples: Sequence[Any], batch: np.ndarray, loss: ExampleLoss, size: int
-) -> Iterator[LossOfPart]:
-    def losses(part: Sequence[Any], model: Any) -> "torch.Tensor":
-        return loss(model, part)
+def _loss_of(part: Sequence[Any], loss: ExampleLoss, *, public: bool = False) -> LossOfPart:
+    """The losses of a part; those of public examples must be numbers."""
 
-    for part in micro_batches(examples, batch, loss, size):
-        yield LossOfPart(len(part), partial(losses, part))
+    def losses(model: Any) -> "torch.Tensor":
+        found = loss(model, part)
+        if public and not bool(found.isfinite().all()):
+            raise ValueError(
+                "Expected finite losses of public examples, got others. Check the model's weights."
+            )
+        return found
+
+    return LossOfPart(len(part), losses, len(part) * max(map(loss.length, part)))
 
 
 def refuse_untrainable(
@@ -277,26 +280,16 @@ def refuse_untrainable(
 
     **Privacy** Reads nothing private, and nothing that it computes is kept.
     """
-    import torch
-
-    def losses(examples: Sequence[Any], model: Any) -> "torch.Tensor":
-        found = loss(model, examples)
-        if not bool(torch.isfinite(found).all()):
-            raise ValueError(
-                "Expected finite losses of public examples, got others. Check the model's weights."
-            )
-        return found
-
     if shared_passes:
         refuse_undeclared_slack(model)
     model.eval()
-    together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
+    together = [_loss_of(public_examples, loss, public=True)]
     gradients = PerExampleGradients(model)
     sums, _ = gradients.private_clipped_sums(together, l2_bound)
     if shared_passes and slack is None:
         slack = GRADIENT_SLACK
     if slack is not None:
-        one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
+        one_by_one = [_loss_of([each], loss, public=True) for each in public_examples]
         alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
         squares = [float((a - b).square().sum()) for a, b in zip(sums, alone, strict=True)]
         moved, allowed = math.sqrt(math.fsum(squares)) / l2_bound, slack * len(public_examples)

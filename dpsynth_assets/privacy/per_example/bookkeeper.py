@@ -102,6 +102,11 @@ def _wider_first(
     return left, right, private_sum
 
 
+FEW_ROWS = 64
+"""Rows from which the operations of a large model are shared among threads. Fewer than a dozen, cut
+in two, are multiplied by code that rounds ten times as much (MKL on AMD, two threads)."""
+
+
 class LossOfPart(NamedTuple):
     """A part of a batch that is passed through the model at once.
 
@@ -109,10 +114,12 @@ class LossOfPart(NamedTuple):
         examples: B >= 1.
         losses: Runs the model it is given on them and returns (B,) losses, the i-th of example i
             alone: never divided by anything that depends on other examples.
+        rows: Rows of its products, B times the tokens of the longest; 0 where nobody counted.
     """
 
     examples: int
     losses: "Callable[[torch.nn.Module], torch.Tensor]"
+    rows: int = 0
 
 
 class Bookkeeper:
@@ -308,9 +315,15 @@ class PerExampleGradients:
         exact = self.products is Products.FLOAT64
         lattice = SumLattice.of(l2_bound) if exact else None
         first = self._bookkeepers[0]
-        if self.threads == 1 and (not exact or first.parameters[0].device.type != "cpu"):
-            sums = first.zeros()
-            return sums, first.add_clipped(sums, private_parts, l2_bound, lattice)
+        on_device = first.parameters[0].device.type != "cpu"
+        if self.threads == 1 and (not exact or on_device):
+            sums, examples = first.zeros(), 0
+            with one_thread_each(1) as alone:
+                for part in private_parts:
+                    add = partial(first.add_clipped, sums, [part], l2_bound, lattice)
+                    few = part.rows < FEW_ROWS and not on_device
+                    examples += alone.submit(add).result() if few else add()
+            return sums, examples
         parts = list(private_parts)
         shared = first.zeros()
         own_sums = [shared if exact or own == 0 else first.zeros() for own in range(self.threads)]
