@@ -303,8 +303,7 @@ class CopyingDecoder(Decoder):
 
         self.device, self.dtype = torch.device("cpu"), torch.float32
 
-    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> "CopyingContexts":
-        del reading
+    def _read(self, prompts: Sequence[Sequence[int]], _reading: Reading) -> "CopyingContexts":
         return CopyingContexts([(list(prompt), []) for prompt in prompts], self.copying)
 
 

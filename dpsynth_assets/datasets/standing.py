@@ -174,9 +174,8 @@ def declared_base(name: str) -> PublicDataSpec | None:
 
 
 @lru_cache(maxsize=1024)
-def _bases(path: Path, changed: int, size: int) -> tuple[PublicDataSpec, ...]:
+def _bases(path: Path, _changed: int, _size: int) -> tuple[PublicDataSpec, ...]:
     """The public bases of one file, while its time of change and its size stay what they are."""
-    del changed, size
     files, _ = parse_dataset_file(path, foreign_ok=True)
     return tuple(file.spec for file in files if isinstance(file.spec, PublicDataSpec))
 
@@ -337,8 +336,9 @@ def _holds(source: str, path: Path | str) -> bool:
     """Whether a file is a private source, one of its files, or a link to one; addresses: equal."""
     if "://" in source or isinstance(path, str):
         return source == path
-    own = path.resolve()
-    if own == Path(source).resolve() or own.is_relative_to(Path(source).resolve()):
+    place = Path(source)
+    if path.resolve().is_relative_to(place.resolve()):
         return True
-    parts = [Path(source)] if Path(source).is_file() else map(Path, glob(source, recursive=True))  # noqa: PTH207
+    inside = f"{source}/**" if place.is_dir() else source
+    parts = [place] if place.is_file() else map(Path, glob(inside, recursive=True))  # noqa: PTH207
     return path.exists() and any(part.is_file() and part.samefile(path) for part in parts)

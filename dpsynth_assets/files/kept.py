@@ -72,9 +72,8 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def _file_digest(path: Path, size: int, changed: int) -> str:
+def _file_digest(path: Path, _size: int, _changed: int) -> str:
     """Digest of a file, computed once for as long as its size and time of change stay."""
-    del size, changed
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -50,9 +50,8 @@ class LabelLoss:
         labels = torch.tensor([each.label for each in examples], device=device)
         return cross_entropy(model(rows[:, None, :])[:, 0], labels, reduction="none")
 
-    def length(self, example: LabelledEmbedding) -> int:
+    def length(self, _example: LabelledEmbedding) -> int:
         """All examples are alike."""
-        del example
         return 1
 
 

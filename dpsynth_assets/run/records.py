@@ -152,9 +152,8 @@ class FrameRecords:
             if rows.differ(name, declared_state(self.spec, self.release), self._digest(rows.key)):
                 raise PrivacyError(replaced_records(name, release=self.release))
 
-    def require(self, stage: Stage) -> None:
+    def require(self, _stage: Stage) -> None:
         """Reads the frame, and refuses records that another account pays for."""
-        del stage
         with self._before_a_charge(), self._admitted():
             pass
 
@@ -180,9 +179,8 @@ class FrameRecords:
             return {"embedded": embedded, "records": self._digest(self.store.read_records.key)}
 
     @contextmanager
-    def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
+    def opened(self, stage: Stage, _reservation: Reservation) -> Iterator[PrivateInputs]:
         """The frame in canonical form, embedded once where a stage needs it."""
-        del reservation
         embeddings = self._embeddings if stage.needs_embeddings else None
         yield PrivateInputs(records=self._private.records, embeddings=embeddings)
 

@@ -115,8 +115,7 @@ def test_the_source_of_a_private_dataset_is_refused(
     private = {"name": "mine", "source": {"path": str(kept / source)}}
     written(tmp_path / "mine.yaml", FIELDS | private)
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
-    # A hard link is known for that of a file, and not of one in a folder.
-    for named in (real, tmp_path / "link.csv", *([tmp_path / "hard_link.csv"] if source else [])):
+    for named in (real, tmp_path / "link.csv", tmp_path / "hard_link.csv"):
         datasets = attributes(letters)["datasets"]
         datasets["letters"][field] = str(named)
         message = problem(write(letters, datasets=datasets))

@@ -13,6 +13,7 @@ from dpsynth_assets.models.fine_tuning.sources import (
     CausalLoss,
     FineTuningSettings,
     TokenExample,
+    _loss_of,
     micro_batches,
     part_size,
     refuse_untrainable,
@@ -245,6 +246,8 @@ def test_a_batch_is_cut_into_parts_of_like_length_without_loss():
     lengths = [SEQUENCE.length(each) for part in parts for each in part]
     assert lengths == sorted(lengths, reverse=True)
     assert {id(each) for part in parts for each in part} == {id(data[index]) for index in batch}
+    rows = [len(part) * SEQUENCE.length(part[0]) for part in parts]
+    assert [_loss_of(part, SEQUENCE).rows for part in parts] == rows
     assert list(micro_batches(data, batch[:0], SEQUENCE, 3)) == []
 
 

@@ -1,6 +1,7 @@
 """Laws of the median of clipped logits, its γ, and the ranks that it is read off."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -105,6 +106,15 @@ def test_selected_order_statistics_equal_sorting_everything_to_the_last_bit(
         halves = len(ordered) - 1 + tested.changes * np.arange(-1, 2)
         expected = (ordered[halves // 2] + ordered[(halves + 1) // 2]) / 2
         assert all(np.array_equal(box.numpy(), expected) for box in boxes)
+
+
+def test_rows_without_a_finite_maximum_are_left_out_on_a_device():
+    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(4, VOCABULARY)))
+    logits[1, 2], logits[3, 0] = math.nan, math.inf
+    whole, usable = (
+        _box_on_a_device(each, ClipLattice(BOUND), 2) for each in (logits, logits[::2])
+    )
+    assert torch.equal(whole, usable)
 
 
 @pytest.mark.parametrize("changes", [1, 2, 3, 4])

@@ -232,6 +232,23 @@ def test_an_error_of_one_thread_is_the_error_of_all():
     assert torch.get_num_threads() == threads
 
 
+def test_passes_of_few_rows_have_one_thread():
+    # Cut in two, they may be multiplied by code that rounds more than `GRADIENT_SLACK` covers.
+    before, seen = torch.get_num_threads(), []
+
+    def counted(model):
+        seen.append(torch.get_num_threads())
+        return losses(model, [0])
+
+    torch.set_num_threads(2)
+    try:
+        passes = [LossOfPart(1, counted, rows) for rows in (0, 63, 64)]
+        PerExampleGradients(built("GPT-2")).private_clipped_sums(passes, 1.0)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1, 2]
+
+
 def test_the_model_is_left_as_it_was():
     model = built("GPT-2")
     model.transformer.wpe.weight.requires_grad_(False)

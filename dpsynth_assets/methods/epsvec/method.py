@@ -394,9 +394,8 @@ def _require_same_model(name: str, engine: LocalEngine) -> None:
         )
 
 
-def room_of_vectors(stage: Stage, public: PublicInputs) -> Room:
+def room_of_vectors(_stage: Stage, public: PublicInputs) -> Room:
     """Counts the states of the negatives: vectors are means of as many or fewer of them."""
-    del stage
     states = public.released[NEGATIVES].folder.iterdir()
     return Room(release=sum(file.stat().st_size for file in states))
 

@@ -254,9 +254,8 @@ class EvolutionMethod(Method[EvolutionT]):
                 "Shorten the domain, description or label words, or lower max_new_tokens."
             )
 
-    def room(self, stage: Stage, public: PublicInputs) -> Room:
+    def room(self, _stage: Stage, _public: PublicInputs) -> Room:
         """Counts the candidates of all rounds at full length: they are released and kept."""
-        del stage, public
         config = self.config
         candidates = config.population * (config.variations + 1) * (config.iterations + 1)
         texts = bytes_of_texts(candidates, config.max_new_tokens)
@@ -281,9 +280,8 @@ class EvolutionMethod(Method[EvolutionT]):
             form=form_of(self),
         )
 
-    def starting_rows(self, public: PublicInputs) -> Mapping[str, Sequence[str]]:
+    def starting_rows(self, _public: PublicInputs) -> Mapping[str, Sequence[str]]:
         """Released texts of each label that stand in the place of random ones: none."""
-        del public
         return {}
 
     def evolution(self, public: PublicInputs) -> Evolution:

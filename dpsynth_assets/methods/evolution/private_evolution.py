@@ -203,7 +203,9 @@ class RepresentativeVotes:
     representatives: Representatives
     sizes: np.ndarray
 
-    def __call__(self, rounds: int, population: pl.DataFrame, embeddings: np.ndarray) -> np.ndarray:
+    def __call__(
+        self, _rounds: int, population: pl.DataFrame, embeddings: np.ndarray
+    ) -> np.ndarray:
         """Counts the votes of one round.
 
         Args:
@@ -214,7 +216,6 @@ class RepresentativeVotes:
         Returns:
             float64 (N,) votes, not negative.
         """
-        del rounds
         (centres,), (counts,) = self.representatives.centres, self.representatives.counts
         weights, votes = np.maximum(counts, 0.0), np.zeros(population.height)
         for label, size in enumerate(self.sizes.tolist()):

@@ -107,9 +107,8 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         made_up = ["a short note", "word " * self.config.max_document_tokens]
         self.check_trainable(start, text_examples(made_up, next_word_settings(self.config)))
 
-    def room(self, stage: Stage, public: PublicInputs) -> Room:
+    def room(self, _stage: Stage, _public: PublicInputs) -> Room:
         """Counts the weights of the causal model; a classifier's need no room to speak of."""
-        del stage, public
         config = self.config
         if config.task != "next_word":
             return Room()
@@ -184,9 +183,8 @@ class NextWordInputs:
             name="word embeddings of MiniLM",
         )
 
-    def examples(self, start: TrainingStart, private: PrivateInputs) -> list[TokenExample]:
+    def examples(self, _start: TrainingStart, private: PrivateInputs) -> list[TokenExample]:
         """Texts that have words."""
-        del start
         return text_examples(private.records["text"].to_list(), next_word_settings(self.config))
 
 

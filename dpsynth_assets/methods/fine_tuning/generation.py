@@ -226,9 +226,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         pairs = trial_pairs(inputs.known, self.config.max_document_tokens)
         self.check_trainable(start, inputs.encoded(start, pairs))
 
-    def room(self, stage: Stage, public: PublicInputs) -> Room:
+    def room(self, _stage: Stage, public: PublicInputs) -> Room:
         """Counts the weights and files of the public model, where they are in a folder here."""
-        del stage
         folder = Path(self.starts_from(public).source)
         trained = training_room(stored_shapes(folder), self.config.lora_rank)
         release = trained.release + bytes_beside_weights(folder)

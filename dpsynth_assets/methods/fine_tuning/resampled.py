@@ -53,9 +53,8 @@ class Resampled(Method[ResampledConfig]):
         """Counts the embeddings of the rows that are chosen from: twice as many as are kept."""
         return Work(embedded=2 * self.config.rows * sizes.text_tokens)
 
-    def plan(self, target_epsilon: float) -> MethodPlan:
+    def plan(self, _target_epsilon: float) -> MethodPlan:
         """Plans no charge: everything it reads was released or is public."""
-        del target_epsilon
         noise = f"none of its own: rows of {self.config.corpus} by the topic histogram"
         return planned(self, {}, {**self.config.stated(), "noise": noise})
 

@@ -288,10 +288,9 @@ class HashedBatches(RunBatches):
         return (SortStep(partial(self.sorted_part, frozenset(wanted)), count),)
 
     def sorted_part(
-        self, wanted: Collection[int], number: int, private: PrivateInputs
+        self, wanted: Collection[int], _number: int, private: PrivateInputs
     ) -> Mapping[int, pl.DataFrame]:
         """Sorts the records of a shard into the wanted passes."""
-        del number
         return self.by_pass(self.places(private), wanted)
 
 
@@ -349,9 +348,8 @@ class SlotBatches(RunBatches):
         slots = partial(self.sorted_cell, frozenset(wanted))
         return (SortStep(self.firsts, len(self.cells)), SortStep(slots, count))
 
-    def firsts(self, number: int, private: PrivateInputs) -> Mapping[int, pl.DataFrame]:
+    def firsts(self, _number: int, private: PrivateInputs) -> Mapping[int, pl.DataFrame]:
         """Takes the first records of each cell, in public order, out of a shard."""
-        del number
         size = self.declared.records_per_batch
         return {
             cell: rows.sort(CANONICAL).head(self.cells[cell].generating * size)

@@ -288,7 +288,6 @@ def _failure(answer: "httpx.Response") -> str:
     return f"status {answer.status_code}{f' ({code})' if is_code else ''}"
 
 
-def opened_engine(language_model: None, spec: "EngineSpec") -> OpenAiEndpoint:
+def opened_engine(_language_model: None, spec: "EngineSpec") -> OpenAiEndpoint:
     """Opens the declared endpoint, whose model is its own."""
-    del language_model
     return OpenAiEndpoint(spec)

@@ -190,8 +190,7 @@ class DeviceContexts(ExactContexts):
                 return self._step(*inputs)[:rows]
             return self._captured(self._step, *inputs)[:rows]
 
-    def _step(self, tokens: torch.Tensor, places: torch.Tensor, visible: int) -> torch.Tensor:
-        del visible  # A program reads the columns of its own row.
+    def _step(self, tokens: torch.Tensor, places: torch.Tensor, _visible: int) -> torch.Tensor:
         where = Places.of_step(self._decoder.shape, *places.unbind())
         stream = self._decoder.run(self._cache, tokens, where, on_layer=self._adding())
         return self._decoder.logits(stream)

@@ -29,7 +29,7 @@ _VERSION = "1"
 _opening = Lock()
 
 
-def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> ExactDecoder:
+def opened_decoder(language_model: Any, _spec: "EngineSpec | None" = None) -> ExactDecoder:
     """Opens a folder in the transformers format; the same decoder for all of a process.
 
     Args:
@@ -42,7 +42,6 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Exa
     Raises:
         ExactDecoderError: It is not a Llama-shaped model in one safetensors file.
     """
-    del spec
     folder, public = Path(language_model.source), home().public_models
     made_here = folder.resolve().is_relative_to(public.resolve())
     store = public / "exact_weights" if made_here else None
@@ -57,7 +56,7 @@ def read_decoder(
     calibration: Sequence[Sequence[int]],
     store: Path | None = None,
     device: str = "cpu",
-    state: object = None,
+    _state: object = None,
 ) -> ExactDecoder:
     """Reads a folder, quantized as `calibrated_table` does it.
 
@@ -73,7 +72,6 @@ def read_decoder(
         ExactDecoderError: It is not a Llama-shaped model in one safetensors file, or the device
             computes no exact sums.
     """
-    del state
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file, save
     from transformers import AutoConfig

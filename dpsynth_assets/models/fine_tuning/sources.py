@@ -282,12 +282,11 @@ def refuse_untrainable(
     """
     if shared_passes:
         refuse_undeclared_slack(model)
+        slack = GRADIENT_SLACK if slack is None else slack
     model.eval()
     together = [_loss_of(public_examples, loss, public=True)]
     gradients = PerExampleGradients(model)
     sums, _ = gradients.private_clipped_sums(together, l2_bound)
-    if shared_passes and slack is None:
-        slack = GRADIENT_SLACK
     if slack is not None:
         one_by_one = [_loss_of([each], loss, public=True) for each in public_examples]
         alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)

@@ -29,7 +29,7 @@ ROUNDING = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 _compared: "WeakKeyDictionary[Any, None]" = WeakKeyDictionary()
 
 
-def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Decoder:
+def opened_decoder(language_model: Any, _spec: "EngineSpec | None" = None) -> Decoder:
     """Takes the weights of a language model, which are read at the first use.
 
     A model that decodes by itself, as the worst case of an attack does, is taken as it is.
@@ -37,7 +37,6 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Dec
     Raises:
         ValueError: Its logits are not those of its own forward pass; in one line.
     """
-    del spec
     model = language_model.model
     if isinstance(model, Decoder):
         return model
