@@ -238,7 +238,7 @@ def micro_batches(
 
 
 def _loss_of(part: Sequence[Any], loss: ExampleLoss, *, public: bool = False) -> LossOfPart:
-    """The losses of a part; those of public examples must be numbers."""
+    """Losses of examples that share a pass; those of public examples must be numbers."""
 
     def losses(model: Any) -> "torch.Tensor":
         found = loss(model, part)

@@ -114,7 +114,7 @@ class LossOfPart(NamedTuple):
         examples: B >= 1.
         losses: Runs the model it is given on them and returns (B,) losses, the i-th of example i
             alone: never divided by anything that depends on other examples.
-        rows: Rows of its products, B times the tokens of the longest; 0 where nobody counted.
+        rows: Rows of its products, B times the tokens of the longest; 0: not counted.
     """
 
     examples: int
