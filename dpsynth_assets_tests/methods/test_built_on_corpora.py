@@ -7,10 +7,8 @@ import polars as pl
 import pytest
 
 from dpsynth_assets import PublicBase, run_method
-from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
-from dpsynth_assets_tests.methods.evolution.conftest import make_terms
 
 ROOT = Path(__file__).parents[2]
 EVOLUTION = {
@@ -22,14 +20,6 @@ PREDICTION = {
 }  # fmt: skip
 EPSILON = 60.0
 FIRST = {"method": "aug_pe", "name": "first", "settings": EVOLUTION}
-
-
-@pytest.mark.parametrize("name", ["epsvec_on_generator", "mean_svt_on_generator"])
-def test_workers_draw_from_no_generator(name):
-    """They open the base's model: what reads records inside the generator stays in one process."""
-    method = bound_method(name, {"generator": "tuned"}, make_terms())
-    split = [stage for stage in method.stages() if stage.in_parts]
-    assert not any(stage.in_model or stage.draws_passes for stage in split)
 
 
 @pytest.fixture(scope="module")

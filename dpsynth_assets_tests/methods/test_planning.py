@@ -168,10 +168,6 @@ def posterior(declared, rounds):
     return posterior_of_events(events, PRIOR, occurrences=occurrences)
 
 
-def noise(declared):
-    return [planned.plan.parameters["noise_std"] for planned in plan_dataset(declared).methods]
-
-
 def shares(declared):
     planned = plan_dataset(declared).methods
     return {each.folder: each.plan.parameters.get("secret_share") for each in planned}
@@ -192,11 +188,6 @@ def test_releases_without_a_share_divide_what_is_left_evenly():
     found = shares(secret_spec(secpe("one", secret_share=0.5), secpe("two"), secpe("three")))
     assert found["one"] == pytest.approx(0.5, rel=1e-5)
     assert found["two"] == found["three"] == pytest.approx(0.25, rel=1e-5)
-
-
-def test_a_larger_share_buys_less_noise():
-    small, large = noise(secret_spec(secpe("one", secret_share=0.2), secpe("two")))
-    assert large == pytest.approx(small / 2, rel=1e-3)
 
 
 def test_dp_releases_are_left_room_for():

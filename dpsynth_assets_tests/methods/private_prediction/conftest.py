@@ -16,10 +16,8 @@ from dpsynth_assets.methods.shared_histograms import ClusterHistogram
 from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.models.decoding.protocol import PROBES
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets_tests.methods.cohorts import MemoryPasses, made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 from dpsynth_assets_tests.tiny_models import random_llama
-
-__all__ = ["MemoryPasses"]
 
 BEGIN, END, PAD = 0, 1, 2
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ."

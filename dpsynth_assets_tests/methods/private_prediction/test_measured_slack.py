@@ -181,15 +181,6 @@ def test_an_exact_decoder_that_moves_would_be_refused_too(cases, mixing):
         require_at_least_measured(terms, 0.0)
 
 
-def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
-    slack_file().parent.mkdir(parents=True, exist_ok=True)
-    slack_file().write_text("{")
-    method = bound_method("mean_uniform", {}, terms_of(cases, dtype="float16"))
-    told = priced(method, 9.0).refusal
-    assert told.startswith("Expected audit results in ")
-    assert "\n" not in told
-
-
 # The command
 
 

@@ -27,11 +27,11 @@ from dpsynth_assets.models.decoding.protocol import COUNTS
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.cohorts import MemoryPasses
 from dpsynth_assets_tests.methods.private_prediction import conftest
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
     NAMES,
     SMALL,
-    MemoryPasses,
     make_planned,
 )
 
@@ -107,19 +107,16 @@ def test_too_small_a_budget_is_refused_in_one_line(name, cases):
     assert plan.event is None
 
 
-def test_uniform_batches_without_a_public_number_are_refused(cases):
-    terms = cases.terms(public_records=None, has_cluster_histogram=False)
-    method = get_method("mean_uniform")
-    refused = priced(bound("mean_uniform", terms), 10.0)
-    assert "cluster_histogram" in refused.refusal
-    config = config_of("mean_uniform", batches_per_label=2)
-    assert method(config, terms).plan(10.0).refusal is None
-
-
 @pytest.mark.parametrize(
     ("name", "terms", "epsilon", "lacks"),
     [
         ("mean_clustered", {"has_cluster_histogram": False}, 10.0, "cluster_histogram"),
+        (
+            "mean_uniform",
+            {"public_records": None, "has_cluster_histogram": False},
+            10.0,
+            "cluster_histogram",
+        ),
         ("median_clustered", {"has_cluster_histogram": False}, 10.0, "cluster_histogram"),
         ("median_clustered", {}, 0.0, "matched_epsilon"),
         ("median_clustered", {"accepts_ex_post": False}, 10.0, "ex-post"),
@@ -268,15 +265,6 @@ def test_every_prompt_holds_records_of_its_own_label_only(cases, language_model)
     pairs = [p for p in language_model.prompts if len(p) == 2 and p[0]]
     assert pairs
     assert all(label[first] == label[second] for first, second in pairs)
-
-
-def test_failures_in_a_run_show_no_private_text(cases, language_model, monkeypatch):
-    private = cases.private(64)
-    monkeypatch.setattr(language_model, "prompt_ids", lambda *_: [3] * 600)
-    with pytest.raises(ValueError, match="within 512 tokens") as caught:
-        run("mean_clustered", cases, language_model, private=private)
-    shown = f"{caught.value!r} {private!r}"
-    assert not any(text in shown for text in private.records["text"])
 
 
 def test_public_reference_reads_no_record_and_shares_documents_over_labels(cases, language_model):

@@ -17,9 +17,9 @@ from dpsynth_assets.methods.private_prediction.loop import Draws, generate_docum
 from dpsynth_assets.methods.private_prediction.passes import PassProgress
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import row_key
+from dpsynth_assets_tests.methods.cohorts import MemoryPasses
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
     Killed,
-    MemoryPasses,
     hashed,
     in_slots,
     make_planned,
@@ -277,8 +277,6 @@ def test_costs_of_single_tokens_are_read_back_with_their_passes(
     resumed = generated("median_clustered", cases, language_model, passes).value.internal
     places = resumed["token_cost_by_position"]
     assert resumed["ex_post_epsilon_by_batch"][:4].min() > 0  # batches of the two kept passes
-    own, total = (places["count"] * places["mean"]).sum(), resumed["ex_post_epsilon_by_batch"].sum()
-    assert own <= total + 1e-9  # Batches also bear what they move in the draws of others.
     passes.kept = {number: json.loads(json.dumps(kept)) for number, kept in passes.kept.items()}
     again = generated("median_clustered", cases, language_model, passes).value.internal
     for name, values in places.items():
