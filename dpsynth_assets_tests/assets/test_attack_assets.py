@@ -34,7 +34,6 @@ from dpsynth_assets.methods.private_prediction.references import generate_non_pr
 from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel
 from dpsynth_assets.orchestration.assets import attacks
-from dpsynth_assets.orchestration.assets.attacks import median_metadata
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets.orchestration.resources.stores import Models
 from dpsynth_assets.paths import home
@@ -409,19 +408,6 @@ def test_attacks_are_public_and_run_on_processors():
         assert spec.tags[PRIVACY] == PUBLIC
         assert MECHANISM not in spec.tags
         assert asset.op.pool == PROCESSOR_POOL
-
-
-def test_batches_of_several_medians_are_told_apart():
-    from dpsynth_assets.attacks.median_audit import BatchGap
-
-    gap = BatchGap(
-        batch=0, contexts=9, tokens=4, claimed=2.0, removed=0.5, crafted=1.0, excess=-1.0
-    )
-    one = median_metadata({"median_clustered": (gap,)})
-    two = median_metadata({"median_clustered": (gap,), "warmer": (gap,)})
-    assert "| batch 0 | 9 |" in one["dpsynth/median_audit"].value
-    assert "| warmer, batch 0 | 9 |" in two["dpsynth/median_audit"].value
-    assert two["dpsynth/share_attained"] == 0.25
 
 
 def test_every_median_of_a_dataset_is_audited():

@@ -192,10 +192,6 @@ def house():
     return house
 
 
-def test_nothing_new_asks_for_nothing(house):
-    assert house.tick() == set()
-
-
 @pytest.mark.parametrize("key", PAID)
 def test_a_paid_release_is_followed_by_exactly_what_it_leads_to_for_free(house, key):
     house.make([key])

@@ -4,7 +4,6 @@ import re
 from types import SimpleNamespace
 
 import polars as pl
-import pytest
 
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.orchestration.assets import stage_metadata
@@ -35,11 +34,6 @@ def test_rows_of_every_label_stand_in_a_table_with_labels_first():
     shown = [record.data for record in table.records]
     assert [row["topic of call"] for row in shown] == ["loans", "cards", "—", "loans", "loans"]
     assert shown[3]["text"] == "text 1"
-
-
-@pytest.mark.parametrize(("rows", "shown"), [(0, 0), (3, 3), (12, 5)])
-def test_a_small_corpus_is_shown_whole(rows, shown):
-    assert len(sample_table(ROWS.head(rows), []).records) == shown
 
 
 def test_many_labels_and_long_texts_are_cut():

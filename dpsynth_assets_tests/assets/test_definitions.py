@@ -8,28 +8,15 @@ import yaml
 from dpsynth_assets.datasets.template import dataset_template
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.components.declared import PrivateDataset, PublicData
+from dpsynth_assets.orchestration.components.declared import PrivateDataset
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets_tests.assets.declared_cases import letters, loaded as loaded_of
 from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.prepared import keep_demo_plans
 
 ROOT = Path(__file__).parents[2]
-HEAVY = (
-    "torch",
-    "transformers",
-    "opacus",
-    "vllm",
-    "sentence_transformers",
-    "faiss",
-    "hdbscan",
-    "mauve",
-    "sklearn",
-    "scipy",
-    "matplotlib",
-    "opendp",
-    "dp_accounting",
-)
+HEAVY = ("torch", "transformers", "faiss", "scipy", "matplotlib", "opendp", "dp_accounting")
+"""Other heavy libraries import some of these."""
 
 NAME_A_MODEL = ("text_embedder", "conditional_generator")
 """Public assets that say which model is used; they run none and need no place."""
@@ -80,11 +67,6 @@ def test_a_method_without_its_inputs_is_refused_and_what_else_can_be_made_still_
         graph = opened.resolve_asset_graph()
         told = [graph.get(dg.AssetKey(["letters", *key.split("/")])) for key in (refused, made)]
         assert ["Refused: " in node.description for node in told] == [True, False]
-
-
-def test_components_are_described_for_the_catalogue():
-    for component in (PrivateDataset, PublicData):
-        assert component.get_spec().description
 
 
 def test_the_scaffolded_dataset_is_one_whose_plan_can_run():

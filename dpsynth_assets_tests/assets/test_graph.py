@@ -8,7 +8,6 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.attacks import attack_definitions
 from dpsynth_assets.orchestration.assets.keys import PUBLIC_BASES
 from dpsynth_assets.orchestration.assets.privacy_budgets import BUDGETS
-from dpsynth_assets.orchestration.components.refused import GROUP, refused_definitions
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
@@ -47,13 +46,6 @@ def test_boxes_stand_in_the_order_of_the_data_however_far_they_are_opened(graph,
         ready = {name for name in waiting if above[name] - {name} <= placed}
         assert ready, f"boxes that lead to each other: {sorted(waiting)}"
         placed |= ready
-
-
-def test_no_group_is_named_by_a_number(graph, tmp_path):
-    names = {graph.get(key).group_name for key in graph.get_all_asset_keys()} | {GROUP}
-    assert not [part for name in names for part in name.split("/") if part[0].isdigit()]
-    refused = refused_definitions(tmp_path / "broken.yaml", []).resolve_asset_graph()
-    assert {refused.get(key).group_name for key in refused.get_all_asset_keys()} == {GROUP}
 
 
 # Edges

@@ -38,12 +38,6 @@ def test_the_paper_of_every_method_has_an_address_and_its_code_is_found(method):
     assert code_references(code_of(method))
 
 
-def test_a_citation_is_linked_once():
-    linked = with_paper_links("Clusters (Amin et al. 2025, Section 4.1).")
-    assert linked == "Clusters ([Amin et al. 2025](https://arxiv.org/abs/2506.04566), Section 4.1)."
-    assert with_paper_links(linked) == linked
-
-
 CODE = {
     "tickets/mean_clustered/candidate_corpus": "class MeanClustered",
     "feedback/aug_pe/corpus": "class AugPe",

@@ -1,13 +1,10 @@
 """Progress reaches the terminal at every step and the log now and then, with an honest estimate."""
 
-import io
 from types import SimpleNamespace
 
 import dagster as dg
 import pytest
-from rich.console import Console
 
-from dpsynth_assets.cli.terminal import progress_lines
 from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets.orchestration.resources.progress import Progress, show_in_terminal
 
@@ -66,21 +63,6 @@ def test_the_time_left_never_grows_while_the_share_stays_in_its_step(context, li
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (59, "59 s"),
-        (119, "119 s"),
-        (5400, "90 min"),
-        (5401, "1 h 40 min"),
-        (7200, "2 h"),
-    ],
-)
-def test_a_duration_is_said_in_words(seconds, words):
-    assert module.in_time(seconds) == words
-
-
 def test_the_log_counts_the_steps_of_the_run():
     @dg.asset
     def first() -> None: ...
@@ -103,18 +85,3 @@ def test_terminal_bar_sees_every_step(context, clock, monkeypatch):
     for share in (0.1, 0.2, 0.3):
         report(share, "")
     assert seen == [("work", 0.1), ("work", 0.2), ("work", 0.3)]
-
-
-def test_without_a_terminal_progress_is_lines_with_an_estimate(clock):
-    written = io.StringIO()
-    clock[0] = 0.0
-    report = progress_lines("work", Console(file=written, width=40))
-    for seconds, share, message in ((0, 0.0, "begins"), (1, 0.1, "unseen"), (20, 0.5, "[half]")):
-        clock[0] = float(seconds)
-        report(share, message)
-    report(1.0, "all")
-    assert written.getvalue().splitlines() == [
-        "work: begins",
-        "work: 50% [half], about 20 s left",
-        "work: 100% all, took 20 s",
-    ]

@@ -94,18 +94,10 @@ def test_a_cohort_in_parts_is_what_one_process_makes_of_it(sessions, tmp_path):
     assert not [1 for content in kept if SECRET.encode() in content]
 
 
-def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    with pytest.raises(WorkerError, match="00000-of-00005 in a worker failed with"):
-        list(RayWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
-    assert {mark.read_text() for mark in marks.iterdir()} == {"x"}
-
-
 def test_a_part_whose_worker_was_killed_is_counted_when_the_step_is_repeated(
     sessions, tmp_path, store
 ):
-    """As under a charge: the step fails in one line, and the next attempt sums the same bits."""
+    """As under a charge: Ray calls nothing again, and the next attempt sums the same bits."""
     marks = tmp_path / "marks"
     marks.mkdir()
     store_records(declared(tmp_path, parts=3), store, LocalWorkers(1))
