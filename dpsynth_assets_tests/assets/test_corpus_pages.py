@@ -36,13 +36,6 @@ def test_rows_of_every_label_stand_in_a_table_with_labels_first():
     assert shown[3]["text"] == "text 1"
 
 
-def test_many_labels_and_long_texts_are_cut():
-    many = pl.DataFrame({"text": ["word " * 500] * 60, "label": [str(i) for i in range(60)]})
-    records = sample_table(many, ["label"]).records
-    assert len(records) == stage_metadata.MOST_SAMPLES
-    assert all(len(r.data["text"]) <= stage_metadata.SAMPLE_CHARACTERS for r in records)
-
-
 def test_every_corpus_is_described_by_its_price_and_then_its_own_method(graph):
     for key in graph.get_all_asset_keys():
         if key.path[-1] == "corpus" and key.path[1] in REGISTRY:

@@ -1,9 +1,7 @@
 """GPU requests follow the models that a step computes with, and where they run."""
 
-import json
 from pathlib import Path
 
-import dagster as dg
 import pytest
 
 from dpsynth_assets.datasets import PublicDataSpec
@@ -18,18 +16,16 @@ from dpsynth_assets.methods.work import (
     TEXT_EMBEDDER,
 )
 from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
-from dpsynth_assets.orchestration.components.cohort import declared_definitions
-from dpsynth_assets.orchestration.resources import model_pool
+from dpsynth_assets.orchestration.assets.public import generation_definitions
 from dpsynth_assets.orchestration.resources.model_pool import (
     GPU_POOL,
     GPU_VARIABLE,
     PROCESSOR_POOL,
     model_step,
 )
-from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
+from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
-K8S, RAY = "dagster-k8s/config", "dagster-ray/config"
+RAY = "dagster-ray/config"
 
 
 def base(device="auto", embedder=None, model="owner/name", generator="auto", decoder=None):
@@ -135,22 +131,3 @@ def test_stages_on_an_exact_base_ask_only_for_what_they_compute_in_floats(
 ):
     assert asked(name, stage, base(model=None), **settings) == wanted
     assert asked(name, stage, base("cpu", model=None, generator="cpu"), **settings) == 0
-
-
-def test_no_step_of_a_cohort_on_the_processor_asks_for_a_gpu(tmp_path, monkeypatch):
-    declared = public_spec(tmp_path).model_dump(mode="json", exclude_unset=True)
-    declared["language_model"]["device"] = "cpu"
-    spec = PublicDataSpec.model_validate(declared)
-    monkeypatch.setattr(model_pool, "declared_base", {"tiny": spec}.get)
-    (tmp_path / "private.jsonl").write_text(json.dumps({"text": "t", "label": "billing"}))
-    definitions = dg.Definitions.merge(
-        public_definitions(spec), declared_definitions(private_spec(tmp_path))
-    )
-    assets = [each for each in definitions.assets if isinstance(each, dg.AssetsDefinition)]
-    assert any(
-        op.pool == PROCESSOR_POOL for each in assets for op in each.node_def.iterate_op_defs()
-    )
-    for each in assets:
-        for op in each.node_def.iterate_op_defs():
-            assert not {K8S, RAY} & set(op.tags), each.key
-            assert op.pool != GPU_POOL, each.key

@@ -4,7 +4,6 @@
 
 import ast
 import errno
-import json
 import logging
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import dagster as dg
 import polars as pl
 import pytest
 from dagster._core.errors import DagsterExecutionInterruptedError
-from pydantic import BaseModel
 
 import dpsynth_assets
 from dpsynth_assets.orchestration.resources.live_runs import was_interrupted
@@ -79,13 +77,6 @@ def in_a_local():
     assert not local, f"{local!r} is there"
 
 
-def of_pydantic():
-    class Model(BaseModel):
-        number: int
-
-    Model(number=CANARY)
-
-
 def asked_again():
     raise dg.RetryRequested(max_retries=0) from ValueError(CANARY)
 
@@ -106,16 +97,10 @@ def of_a_tokenizer():
 PRIVATE = {
     "a message": raising(ValueError(CANARY)),
     "a key": lambda: {}[CANARY],
-    "an attribute": lambda: getattr(object(), CANARY),
     "a path": raising(FileNotFoundError(errno.ENOENT, CANARY, CANARY)),
     "a full disk": raising(OSError(errno.ENOSPC, CANARY, CANARY)),
     "memory": raising(MemoryError(CANARY)),
     "rows of polars": lambda: pl.DataFrame({"text": [CANARY]}).cast(pl.Int64),
-    "a column of polars": lambda: pl.DataFrame({"text": [CANARY]}).select(CANARY),
-    "a line of JSON": lambda: json.loads(CANARY),
-    "a number": lambda: int(CANARY),
-    "bytes": lambda: (CANARY + "é").encode("ascii"),
-    "a model": of_pydantic,
     "a cause": while_handling(RuntimeError("outer"), because=True),
     "a context": while_handling(KeyError("a key")),
     "a note": noted,

@@ -21,13 +21,13 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
+from dpsynth_assets.privacy import softmax_draws, sparse_vector
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, NextLogits, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets_tests.tiny_models import random_llama
 
 BOUND, TEMPERATURE, SIZE = 5.3, 1.3, 4
@@ -189,42 +189,6 @@ PAIRS = [
 def patch_noise(monkeypatch, streams):
     monkeypatch.setattr(softmax_draws, "secure_words", streams.words)
     monkeypatch.setattr(sparse_vector, "discrete_laplace", streams.laplace)
-
-
-# --- random logits --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("selector", "oracle"), PAIRS)
-def test_tokens_equal_the_oracles_over_random_logits(monkeypatch, selector, oracle):
-    # Batches of 0 to 8 rows, side by side or mixed, in three float types, in one block of the
-    # vocabulary or many, some of them poisoned.
-    patch_noise(monkeypatch, Streams(5))
-    meter, replay = PrivateTokenMeter(10**6, BATCHES), Streams(5)
-    select, slow = selector(meter), oracle()
-    inputs = np.random.default_rng(6)
-    for step in range(200):
-        monkeypatch.setattr(clipping, "CACHED_ENTRIES", [1 << 16, 64][step % 11 % 2])
-        logits, owner, public = random_step(inputs, step)
-        active = np.sort(inputs.choice(BATCHES, inputs.integers(1, BATCHES + 1), replace=False))
-        draws = select(NextLogits(logits, owner, active, public[active]))
-        usable = torch.isfinite(logits.amax(dim=1))
-        rows_of = [logits[(owner == batch) & usable].double().numpy() for batch in active]
-        expected = slow.step(rows_of, public[active].double().numpy(), active.tolist(), replay)
-        assert list(zip(draws.tokens.tolist(), draws.private.tolist(), strict=True)) == expected
-
-
-def random_step(inputs, step):
-    sizes = inputs.integers(0, 9, BATCHES)
-    owner = np.repeat(np.arange(BATCHES), sizes)
-    if step % 2:
-        inputs.shuffle(owner)
-    scale = [1.0, 4.0, 20.0][step % 3]
-    logits = torch.from_numpy(inputs.normal(0, scale, (len(owner), VOCABULARY)))
-    public = torch.from_numpy(inputs.normal(0, scale, (BATCHES, VOCABULARY)))
-    if step % 5 == 0 and len(owner):
-        logits[int(inputs.integers(len(owner)))] = [float("nan"), float("inf")][step % 2]
-    kind = [torch.float32, torch.bfloat16, torch.float64][step % 7 % 3]
-    return logits.to(kind), torch.from_numpy(owner), public.to(kind)
 
 
 # --- a model through the loop ---------------------------------------------------------------------

@@ -196,12 +196,6 @@ def test_exact_sums_have_the_same_bits_in_any_order_and_on_any_threads(threads):
         assert torch.equal(clipped_sum(tested, parts(order), 0.7), expected)
 
 
-def test_large_models_have_one_thread_a_pass_and_one_sum():
-    wide = nn.Linear(4096, 4097, bias=False)  # Just above `cpu_threads.LARGE`.
-    assert PerExampleGradients(wide, Products.FLOAT64, 2).threads == 2
-    assert PerExampleGradients(wide, Products.NATIVE, 2).threads == 1
-
-
 @pytest.mark.parametrize("bound", [1e-3, 0.3, 1.0, 2.0, 1e6])
 def test_units_are_small_powers_of_two_and_numbers_go_to_the_nearest(bound):
     lattice = SumLattice.of(bound)

@@ -114,13 +114,14 @@ def largest_move(mechanism):
     return l2_sensitivity(mechanism.relation, votes)
 
 
-def voting(noise_std=8.0, iterations=3, votes=1, relation=ADD_REMOVE, records=1):
+def voting(noise_std=8.0, iterations=3, votes=1, relation=ADD_REMOVE, records=1, **more):
     return GaussianVoting(
         noise_std=noise_std,
         iterations=iterations,
         votes_per_record=votes,
         relation=relation,
         max_records_per_unit=records,
+        **more,
     )
 
 
@@ -192,9 +193,7 @@ def test_choices_beyond_what_was_declared_are_refused_without_showing_them(choic
 
 
 def test_rounds_that_a_killed_run_stored_are_not_released_again():
-    mechanism = GaussianVoting(
-        noise_std=8.0, iterations=3, votes_per_record=1, relation=ADD_REMOVE, released_before=2
-    )
+    mechanism = voting(released_before=2)
     assert mechanism.event() == voting(iterations=3).event()  # all three stay charged
     assert mechanism.remaining == 1
     mechanism.release(np.zeros(2, dtype=np.int64))

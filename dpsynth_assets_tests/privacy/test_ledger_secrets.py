@@ -154,14 +154,6 @@ def test_a_promise_binds_a_cohort_of_dp_releases_alone(ledger):
     assert spend.total_guarantee == "dp"
 
 
-def test_a_dp_plan_that_names_every_secret_is_refused_for_what_it_tells(ledger):
-    strong = GaussianEvent(noise_multiplier=1.0)
-    plan = [PlannedRelease("tickets/mean/corpus", strong)]
-    told = ledger.preview(make_request(event=strong), promised(0.9), plan)
-    assert told.secret_posterior == 1.0
-    assert "all planned releases together give 1." in told.refusal
-
-
 def test_what_is_written_from_paid_releases_tells_nothing_more(ledger):
     reached = posterior(HIDDEN, occurrences=50)
     ledger.reserve(make_request(event=HIDDEN), promised(reached), DP_PLAN)

@@ -40,6 +40,8 @@ def batches(scale):
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(23, VOCABULARY, generator=generator) * scale
     batch_of_row = torch.tensor([0] * 7 + [1] * 8 + [3] + [4] * 2 + [5] * 5)
+    batch_of_row = batch_of_row[torch.randperm(23, generator=generator)]
+    logits[3, 5], logits[11] = math.nan, math.inf
     return logits, batch_of_row
 
 
@@ -54,7 +56,7 @@ def test_tensor_form_matches_the_numpy_oracle(monkeypatch, entries, scale, unit)
     monkeypatch.setattr(clipping, "BLOCK_ENTRIES", entries)
     logits, batch_of_row = batches(scale)
     tested = mechanism(*unit)
-    active = np.array([4, 2, 0, 1, 3, 5])  # sizes 2, 0, 7, 8, 1, 5
+    active = np.array([4, 2, 0, 1, 3, 5])  # sizes 2, 0, 7, 8, 1, 5, two rows of them unusable
     tokens, gamma = selected(tested, logits, batch_of_row, active)
     for position, batch in enumerate(active):
         rows = logits[batch_of_row == batch].double().numpy()

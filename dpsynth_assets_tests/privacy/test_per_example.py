@@ -249,25 +249,20 @@ def test_passes_of_few_rows_have_one_thread():
     assert seen == [1, 1, 2]
 
 
-def test_the_model_is_left_as_it_was():
-    model = built("GPT-2")
-    model.transformer.wpe.weight.requires_grad_(False)
-    flags = [each.requires_grad for each in model.parameters()]
-    clipped(model, [[0, 1]], 1.0)
-    assert [each.requires_grad for each in model.parameters()] == flags
-    assert all(each.grad is None for each in model.parameters())
-    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
-
-
-def test_frozen_layers_add_nothing_to_the_norm():
+def test_frozen_layers_add_nothing_to_the_norm_and_the_model_is_left_as_it_was():
     model = built("BART")
     for name, each in model.named_parameters():
         each.requires_grad_("fc1.bias" in name or "layer_norm" in name or "embed_pos" in name)
+    flags = [each.requires_grad for each in model.parameters()]
     expected = one_at_a_time(model, losses, BATCH)
     found = bounds(model, list(range(BATCH)), Products.NATIVE)
     torch.testing.assert_close(found, expected.norm(dim=1), rtol=1e-4, atol=0.0)
     names = PerExampleGradients(model).names
     assert sum(model.get_parameter(name).numel() for name in names) == expected.shape[1]
+    clipped(model, [[0, 1]], 1.0)
+    assert [each.requires_grad for each in model.parameters()] == flags
+    assert all(each.grad is None for each in model.parameters())
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
 # What is refused

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import BoundedRangeEvent, PureEvent
@@ -143,11 +142,7 @@ def test_public_logits_that_define_no_law_are_refused(mechanism, public, match):
 
 # The mean of clipped logits, and the meter
 
-MECHANISM = MeanTokenMechanism(
-    clip_bound=9.0,
-    temperature=1.5,
-    batch=BatchTerms(expected_batch_size=4, relation=NeighboringRelation.ADD_REMOVE),
-)
+MECHANISM = batched(MeanTokenMechanism, clip_bound=9.0, temperature=1.5, **BATCH)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -17,7 +17,13 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import LABEL_FILE
 from dpsynth_assets_tests.children import until
 from dpsynth_assets_tests.declared import written
-from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, public_spec, write_sources
+from dpsynth_assets_tests.end_to_end.conftest import (
+    CANARY,
+    LABELS,
+    private_spec,
+    public_spec,
+    write_sources,
+)
 from dpsynth_assets_tests.ray.conftest import SOON
 
 pytestmark = pytest.mark.slow
@@ -29,38 +35,6 @@ CHARGED, PREDICTED = (
 )
 ROWS = 40
 RUN_SECONDS = 1200.0
-COHORT = {
-    "name": "letters",
-    "columns": {"labels": ["label"], "id": "id"},
-    "public_facts": {"labels": {"label": list(LABELS)}, "records": 402},
-    "budget": {"epsilon": 60.0, "delta": 1e-5},
-    "public_data": "tiny",
-    "methods": [
-        {
-            "method": "mean_uniform",
-            "budget_share": 0.5,
-            "settings": {
-                "expected_batch_size": 24,
-                "max_batches": 3,
-                "max_document_tokens": 40,
-                "max_example_tokens": 40,
-                "min_tokens_for_new_document": 8,
-                "temperature": 1.2,
-                "clip_bound": 6.0,
-            },
-        },
-        {
-            "method": "dp_fine_tuning",
-            "budget_share": 0.5,
-            "settings": {
-                "steps": 40,
-                "expected_batch_size": 32,
-                "max_document_tokens": 40,
-                "rows": ROWS,
-            },
-        },
-    ],
-}
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +44,7 @@ def installation(tmp_path_factory):
     datasets = folder / "datasets"
     base = public_spec(folder).model_dump(mode="json", exclude_unset=True)
     written(datasets / "tiny.yaml", base, "PublicData")
-    cohort = COHORT | {"source": {"path": str(folder / "private.jsonl")}}
-    written(datasets / "letters.yaml", cohort)
+    written(datasets / "letters.yaml", cohort(folder))
     (folder / "dagster").mkdir()
     (folder / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     return folder
@@ -110,6 +83,21 @@ def ended(run):
         os.killpg(run.pid, signal.SIGKILL)
         raise
     return run.returncode, said
+
+
+def cohort(folder):
+    """A cohort of one method that predicts and one that trains, each with half of the budget."""
+    spec = private_spec(folder)
+    shared = {"name", "source", "columns", "public_data"}
+    training = {"steps": 40, "expected_batch_size": 32, "max_document_tokens": 40, "rows": ROWS}
+    settings = {"mean_uniform": spec.methods[0].settings, "dp_fine_tuning": training}
+    return spec.model_dump(mode="json", exclude_unset=True, include=shared) | {
+        "public_facts": {"labels": {"label": list(LABELS)}, "records": 402},
+        "budget": {"epsilon": 60.0, "delta": 1e-5},
+        "methods": [
+            {"method": name, "budget_share": 0.5, "settings": own} for name, own in settings.items()
+        ],
+    }
 
 
 def ledger_of(folder):

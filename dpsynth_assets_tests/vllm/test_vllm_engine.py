@@ -125,14 +125,6 @@ def test_texts_of_a_schema_equal_transformers_row_by_row(vllm_engine, transforme
         assert same >= len(prompts) - 2  # As above, rounding may move a row.
 
 
-def test_progress_grows_to_one(vllm_engine, prompts):
-    shares = []
-    vllm_engine.generate(prompts, GREEDY, progress=shares.append)
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    assert len(shares) == len(prompts)
-
-
 def test_mistakes_give_one_line_and_no_text(vllm_engine, capfd):
     with pytest.raises(EngineError, match="positions") as raised:
         vllm_engine.generate(["very secret " * 400], GREEDY)
