@@ -25,22 +25,18 @@ def test_part_of_a_canary_is_none(text):
     assert not contains_canary([text], [CODE])
 
 
-def test_a_canary_split_over_two_texts_is_none():
-    assert not contains_canary(["X7QK-4Z9W-", "K2V8"], [CODE])
-
-
-def test_distinct_canaries_are_counted_once_each():
-    texts = [CODE, CODE.lower(), "LONGER-CANARY-12345 and X7QK-4Z9W-K2V8"]
-    assert find_canaries(texts, [CODE, "longer canary 12345", "ABSENT-99"]) == 2
-
-
-def test_canaries_of_different_lengths_that_share_an_opening_are_told_apart():
-    assert find_canaries(["abcdef1"], ["ABCDEF", "ABCDEF1", "ABCDEF2"]) == 2
-
-
-def test_no_canaries_means_none_found():
-    assert find_canaries([CODE], []) == 0
-    assert not contains_canary([CODE], [])
+@pytest.mark.parametrize(
+    ("texts", "canaries", "found"),
+    [
+        ([CODE, CODE.lower(), f"LONGER-CANARY-12345 and {CODE}"], [CODE, "longer canary 12345"], 2),
+        ([CODE[:10], CODE[10:]], [CODE], 0),
+        (["abcdef1"], ["ABCDEF", "ABCDEF1", "ABCDEF2"], 2),
+        ([CODE], [], 0),
+    ],
+    ids=["each once", "split", "one opening", "none"],
+)
+def test_distinct_canaries_are_counted(texts, canaries, found):
+    assert find_canaries(texts, canaries) == found
 
 
 def test_a_short_canary_is_refused_without_showing_it():

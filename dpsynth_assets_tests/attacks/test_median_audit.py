@@ -25,9 +25,8 @@ RELATIONS = list(NeighboringRelation)
 COMING = (ADD_REMOVE, NeighboringRelation.ZERO_OUT)
 
 
-def mechanism(relation=ADD_REMOVE, **changes):
-    settings = {"clip_bound": BOUND, "temperature": TEMPERATURE, "relation": relation}
-    return MedianTokenMechanism(**(settings | changes))
+def mechanism(relation=ADD_REMOVE, kind=MedianTokenMechanism, **more):
+    return kind(clip_bound=BOUND, temperature=TEMPERATURE, relation=relation, **more)
 
 
 def batches(size, count=20):
@@ -107,13 +106,7 @@ def audited(relation, gamma_of=None, size=6, rounds=40, most=1):
     def watch(batch, rows, token, gamma):
         audit.observe(batch, rows, token, gamma if gamma_of is None else gamma_of(rows, token))
 
-    watched = WatchedMedian(
-        clip_bound=BOUND,
-        temperature=TEMPERATURE,
-        relation=relation,
-        max_records_per_unit=most,
-        watch=watch,
-    )
+    watched = mechanism(relation, WatchedMedian, max_records_per_unit=most, watch=watch)
     for rows in batches(size, rounds):
         batch_of_row = torch.zeros(size, dtype=torch.int64)
         watched.select(NextLogits(torch.as_tensor(rows), batch_of_row, np.array([0])), meter)
@@ -190,15 +183,9 @@ def test_watching_does_not_change_what_the_mechanism_reports():
     rows = torch.zeros(6, VOCABULARY)
     rows[:, 2] = 60.0  # one token only: the draw is the same every time
     seen = []
-    plain = mechanism()
-    watched = WatchedMedian(
-        clip_bound=BOUND,
-        temperature=TEMPERATURE,
-        relation=ADD_REMOVE,
-        watch=lambda *draw: seen.append(draw),
-    )
+    watched = mechanism(kind=WatchedMedian, watch=lambda *draw: seen.append(draw))
     logits = NextLogits(rows[:, 2:3], torch.tensor([1, 1, 1, 0, 0, 0]), np.array([0, 1]))
-    drawn = [tested.select(logits, PrivateTokenMeter(1, 2)) for tested in (plain, watched)]
+    drawn = [tested.select(logits, PrivateTokenMeter(1, 2)) for tested in (mechanism(), watched)]
     for one, other in zip(*drawn, strict=True):
         np.testing.assert_array_equal(one, other)
     assert [(batch, len(logits), token) for batch, logits, token, _ in seen] == [

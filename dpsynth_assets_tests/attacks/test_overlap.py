@@ -64,21 +64,21 @@ def test_public_text_is_no_leak():
     assert not _leaks(SECRET, public=[*PUBLIC, f"As printed: {SECRET}"])
 
 
+LEFT = "the lift in our building stopped between two floors"
+RIGHT = "i would be grateful for a quick answer this week"
+
+
 def test_two_stock_phrases_in_a_row_are_composition_and_not_copying(monkeypatch):
-    left = "the lift in our building stopped between two floors"
-    right = "i would be grateful for a quick answer this week"
-    join = f"{left} {right}"
-    common = [left, right, "two floors i climbed"]
+    join = f"{LEFT} {RIGHT}"
+    common = [LEFT, RIGHT, "two floors i climbed"]
     assert not _leaks(join, [join, *_private()], public=common)
     monkeypatch.setattr(overlap, "PIECE_WORDS", 11)
     assert _leaks(join, [join, *_private()], public=common)
 
 
 def test_a_particular_name_between_stock_phrases_is_copying():
-    left = "the lift in our building stopped between two floors"
-    right = "i would be grateful for a quick answer this week"
-    join = f"{left} says Zebulon Quixley and {right}"
-    assert _leaks(join, [join, *_private()], public=[left, right])
+    join = f"{LEFT} says Zebulon Quixley and {RIGHT}"
+    assert _leaks(join, [join, *_private()], public=[LEFT, RIGHT])
 
 
 def test_a_stock_phrase_and_the_everyday_word_after_it_are_no_copy():

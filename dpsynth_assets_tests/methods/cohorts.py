@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 
@@ -20,6 +21,20 @@ def made_terms(**changes):
         "label_texts": ("ex", "why"),
     }
     return CohortTerms(**(settings | changes))
+
+
+def made_topics(embeddings, threshold=0.5, names=None, **more):
+    """A topic model of these unit vectors, ten keywords each."""
+    names = names or [f"word{topic}" for topic in range(len(embeddings))]
+    return TopicModel(
+        embeddings=embeddings,
+        keywords=tuple(tuple(f"{name}{n}" for n in range(10)) for name in names),
+        fallback_keywords=tuple(f"common{n}" for n in range(10)),
+        threshold=threshold,
+        sizes=np.full(len(embeddings), 10),
+        settings=TopicModelSettings(),
+        **more,
+    )
 
 
 class MemoryPasses:

@@ -101,9 +101,7 @@ def test_a_generator_takes_the_place_of_the_public_model(run, method, settings, 
     )
     made = run(method, settings, behind=(TUNED,))
     weights = made.releases["tuned/finetuned_generator"]
-    assert opened
-    assert set(opened) == {str(weights.folder)}
-    assert len(opened) == 1
+    assert opened == [str(weights.folder)]
     (own,) = [each for each in made.plan.methods if each.method.name == method]
     (tuned,) = [each for each in made.plan.methods if each.folder == "tuned"]
     whole = made.label["guarantee"]["epsilon"]
@@ -126,7 +124,6 @@ def test_a_corpus_without_fine_tuned_language_model_is_refused(run, method, sett
 
 def test_the_label_states_the_other_corpus_and_the_method_together(run):
     method, settings = "aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}
-    alone = run("aug_pe", EVOLUTION, behind=(), release="alone", rows=10)
     made = run(method, settings)
     assert made.corpus.height > 0
     whole = made.label["guarantee"]["epsilon"]
@@ -134,11 +131,8 @@ def test_the_label_states_the_other_corpus_and_the_method_together(run):
     (first,) = [each for each in made.plan.methods if each.folder == "first"]
     assert whole > max(own.plan.epsilon, first.plan.epsilon)
     assert whole <= EPSILON
-    assert alone.label["guarantee"]["epsilon"] < EPSILON + 1e-9
     behind = made.plan.graph.events_behind(f"{own.folder}/{own.plan.stages[-1].name}")
     assert list(behind) == [first.plan.charges["population"]]
-    again = run(method, settings)
-    assert again.reused
 
 
 @pytest.mark.parametrize(

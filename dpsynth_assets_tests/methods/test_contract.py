@@ -254,15 +254,6 @@ def test_who_builds_on_a_refused_method_is_refused_by_the_name_of_the_first_to_m
     assert "Fix first first" in refused["second"]
 
 
-def test_a_method_that_cannot_be_priced_is_refused_and_the_others_are_planned():
-    poor = GENERATOR | {"budget_share": 1e-9}
-    plan = plan_of(poor, method("ctcl", **TRAINING), resampled("dp_fine_tuning"))
-    refused = refusals(plan)
-    assert "noise multiplier" in refused["dp_fine_tuning"]
-    assert "dp_fine_tuning" in refused["resampled"]
-    assert plan.method("ctcl").plan.event in plan.events
-
-
 def test_a_problem_names_the_field_to_mend():
     plan = plan_of(resampled("nobody"), topic_histogram=None)
     known = {planned.folder: planned for planned in plan.methods}

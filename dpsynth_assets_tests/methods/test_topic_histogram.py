@@ -7,11 +7,10 @@ import pytest
 
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
 from dpsynth_assets.methods.shared_histograms import TopicCounting, TopicHistogram, project_to_total
-from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import made_terms, made_topics, records_of
 
 LABELS = ("good", "bad", "mixed")
 TOPICS = 4
@@ -30,14 +29,7 @@ def counting(of_terms, noise_std=10.0):
 @pytest.fixture(scope="module")
 def model():
     """Topic t is the direction of axis t; what lies along other axes is unclassified."""
-    return TopicModel(
-        embeddings=np.eye(TOPICS, 6, dtype=np.float32),
-        keywords=tuple(tuple(f"word{t}{i}" for i in range(10)) for t in range(TOPICS)),
-        fallback_keywords=tuple(f"any{i}" for i in range(10)),
-        threshold=0.5,
-        sizes=np.ones(TOPICS, dtype=np.int64),
-        settings=TopicModelSettings(),
-    )
+    return made_topics(np.eye(TOPICS, 6, dtype=np.float32))
 
 
 def private_inputs(labels, axes):

@@ -19,11 +19,7 @@ from dpsynth_assets.sensitive.record_parts import SPLITS, read_part
 from dpsynth_assets.sensitive.scored_source import sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
-from dpsynth_assets_tests.stored import (
-    read_table,
-    write_array,
-    write_text,
-)
+from dpsynth_assets_tests.stored import read_table, write_array, write_text
 
 ROWS, WIDTH, PARTS = 240, 8, 5
 LONG = "on the morning of the fair nobody had seen the ferry leave its berth at all"

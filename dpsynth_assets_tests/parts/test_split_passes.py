@@ -59,11 +59,6 @@ class Reservation:
     id = "r-1"
 
 
-class Told(list):
-    def __call__(self, share, message):
-        self.append((share, message))
-
-
 def records(rows=ROWS):
     """Records some of which are equal, of blank text, or of a label that is not declared."""
     draw = np.random.default_rng(3)
@@ -163,8 +158,8 @@ def no_inputs_left(store):
 
 
 def test_the_realised_cost_is_that_of_all_passes_together(home):
-    method, told = bound("median_clustered"), Told()
-    made = released(method, in_parts(home, LocalWorkers(1)), told)
+    method, told = bound("median_clustered"), []
+    made = released(method, in_parts(home, LocalWorkers(1)), lambda *said: told.append(said))
     passes = home.passes("letters", Reservation)
     each = [cost for n in range(3) for cost in passes.load(n)["costs"]]
     assert made.value.internal["ex_post_epsilon_by_batch"].tolist() == each

@@ -13,7 +13,6 @@ from dpsynth_assets.methods.registry import REGISTRY, bound_method
 from dpsynth_assets.methods.shared_histograms import CellCounts, TopicCounts
 from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.models.text_embedder import TextEmbedder
-from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.resources.model_pool import model_step, stage_step, step_of_tasks
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
@@ -26,7 +25,7 @@ from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
-from dpsynth_assets_tests.methods.cohorts import made_terms
+from dpsynth_assets_tests.methods.cohorts import made_terms, made_topics
 from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
@@ -46,17 +45,9 @@ def public():
 
 
 def countings(public):
-    topics = TopicModel(
-        embeddings=public,
-        keywords=tuple(tuple(f"word{t}{i}" for i in range(10)) for t in range(len(public))),
-        fallback_keywords=tuple(f"any{i}" for i in range(10)),
-        threshold=0.2,
-        sizes=np.ones(len(public), dtype=np.int64),
-        settings=TopicModelSettings(),
-    )
     return {
         "centres": CellCounts(labels=LABELS, centers=public, kept=[range(8), [1, 5, 6]]),
-        "topics": TopicCounts(labels=LABELS, topic_model=topics),
+        "topics": TopicCounts(labels=LABELS, topic_model=made_topics(public, 0.2)),
         "votes": VoteCounts(
             labels=LABELS, candidates=public, candidate_labels=np.arange(8, dtype=np.int64) % 2
         ),
@@ -255,13 +246,3 @@ def test_a_cohort_is_read_embedded_and_released_once(tmp_path, remote, bucket, p
         assert SECRET.encode() not in name.encode() + content
     everything = located(bucket).fs.find(bucket)
     assert all("/private/" in name for name in everything)
-
-
-def test_without_a_key_the_step_is_refused_before_anything_is_read(
-    tmp_path, remote, public, monkeypatch
-):
-    monkeypatch.delenv(KEY_VARIABLE)
-    result = materialised(declared(tmp_path, rows=120), public, select={"private_records"})
-    told = failure(result)
-    assert told.startswith(f"{KEY_VARIABLE}: expected a key")
-    assert objects(remote) == {}

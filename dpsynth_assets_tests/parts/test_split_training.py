@@ -30,6 +30,7 @@ from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watc
 from dpsynth_assets_tests.stored import read_paid, read_table, write_array
 
 documents, generator, language_model = toys.documents, toys.generator, toys.language_model
+public = toys.public
 
 EXACT = {"exact_sums": True, "learning_rate": 2e-2, "expected_batch_size": 1000}
 SMALL = {"vocabulary": 3000, "width": 16, "feed_forward": 16, "max_document_tokens": 12}
@@ -102,17 +103,6 @@ def methods(name):
         chosen = {"architecture": "decoder_only", "lora_rank": 2, "frozen_products": "int8"}
         return DpFineTuning(DpFineTuningConfig(**steps, **chosen, max_document_tokens=24), terms())
     return DownstreamFineTuning(DownstreamConfig(**steps, **SMALL), terms())
-
-
-@pytest.fixture
-def public(generator, language_model, documents):
-    return PublicInputs(
-        language_model=language_model,
-        conditional_generator=generator,
-        topic_model=toys.topic_model(),
-        text_embedder=toys.EMBEDDER,
-        public_records=documents[:8],
-    )
 
 
 def equal(one, other):

@@ -1,7 +1,5 @@
 """Fixed shots: who votes for what, what a neighbour moves, and what noise is drawn."""
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
@@ -37,17 +35,13 @@ def released(cases, records, *, noise_std):
     return release_shots(planned, cases.private(records), CANDIDATES, embeddings, ("x", "y"))
 
 
-def votes_of(cases, private):
-    embeddings = cases.embedder.embed(list(TEXTS))
-    return ShotVotes(
-        candidate_labels=CANDIDATES["label"].to_numpy(),
-        candidate_embeddings=embeddings,
-        labels=("x", "y"),
-    )(private)
-
-
 def votes(cases, records):
-    return votes_of(cases, cases.private(records))
+    counting = ShotVotes(
+        candidate_labels=CANDIDATES["label"].to_numpy(),
+        candidate_embeddings=cases.embedder.embed(list(TEXTS)),
+        labels=("x", "y"),
+    )
+    return counting(cases.private(records))
 
 
 def test_a_record_votes_for_the_nearest_candidate_of_its_own_label(cases):
@@ -116,13 +110,6 @@ def test_shots_survive_their_file(tmp_path):
     )
     shots.save(tmp_path)
     assert FixedShots.load(tmp_path) == shots
-
-
-def test_missing_embeddings_are_refused_without_a_word_of_text(cases):
-    records = pl.DataFrame({"text": ["bread", "hall"], "label": ["x", "y"]})
-    with pytest.raises(ValueError, match="one embedding") as error:
-        votes_of(cases, replace(cases.private(records), embeddings=None))
-    assert not {"bread", "hall"} & set(str(error.value).split())
 
 
 # Prompts: those of the dataset file, the model's own format, and text for an endpoint.

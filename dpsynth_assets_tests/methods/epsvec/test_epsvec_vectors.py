@@ -173,18 +173,6 @@ def test_noise_covers_all_layers_together_whatever_the_labels(
     assert release.cost.event.noise_multiplier == 0.8
 
 
-def test_the_divisor_does_not_turn_the_directions(cases, engine, noiseless):
-    records = cases.records(20)
-    one, many = (
-        release_vectors(
-            task_of(cases, engine, records=count), cases.private(records), cases.silent
-        ).value.directions
-        for count in (None, 1000)
-    )
-    np.testing.assert_allclose(one, many, atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(one, axis=2), 1.0, atol=1e-6)
-
-
 def test_directions_of_noise_alone_say_so_and_are_hardly_steered_along(cases, engine):
     task = task_of(cases, engine, multiplier=1e6, expected=np.full(2, 5.0))
     vectors = release_vectors(task, cases.private(cases.records(10)), cases.silent).value
@@ -274,8 +262,6 @@ def test_every_record_passes_through_the_model_once_and_few_at_a_time(cases, eng
 
 
 def test_partners_follow_from_the_record_alone(cases, engine):
-    from dpsynth_assets.methods.epsvec.negatives import references
-
     task = task_of(cases, engine)
     ids = [f"r{i}" for i in range(12)]
     whole = references(task.negatives.states[0], ids, "s", task.config)

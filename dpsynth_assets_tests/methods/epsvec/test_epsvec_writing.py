@@ -7,7 +7,6 @@ import pytest
 
 from dpsynth_assets.methods.epsvec.config import SHOTS, VECTORS
 from dpsynth_assets.methods.epsvec.shots import SHOTS_FILE
-from dpsynth_assets.methods.epsvec.states import StateReader, scaffold_of
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.protocol import Provenance
@@ -107,24 +106,6 @@ def test_fixed_shots_stand_before_negatives_records_and_rows_alike(cases, releas
     assert any(text[: len(prompt) - 1] == prompt[1:] for texts in engine.read for text in texts)
 
 
-def test_rows_draw_their_shots_from_all_that_are_kept(cases, engine, tmp_path):
-    config = cases.config(shots=1, kept_shots=5)
-    private = cases.private(cases.records(40))
-    released = config, *cases.run(tmp_path / "stages", config, private, cases.public(engine))
-    asked = len(engine.asked)
-    few = write(cases, released, rows=10).rows
-    first = [prompt for prompts, _, _ in engine.asked[asked:] for prompt in prompts]
-    kept = json.loads((released[2].released[SHOTS].folder / "fixed_shots.json").read_text())
-    known = {
-        tuple(engine.language_model.prompt_ids(label, [text], 6))
-        for label, texts in zip(("ex", "why"), kept["ranked"], strict=True)
-        for text in texts[:5]
-    }
-    assert set(first) <= known
-    assert len(set(first)) > 2
-    assert write(cases, released, rows=40).rows.head(10).equals(few)
-
-
 def test_more_kept_shots_than_candidates_are_refused(cases, released):
     with pytest.raises(ValueError, match="Keep fewer shots"):
         write(cases, released, kept_shots=9, candidates=100)
@@ -146,32 +127,3 @@ def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
     assert corpus.rows["label"].to_list() == ["x", "y"] * 6
     assert not any("sea" in text.split() for text in corpus.rows["text"])
     assert 0 < corpus.facts["acceptance_rate"] <= 1
-
-
-def test_strength_zero_writes_what_the_unsteered_model_writes(cases, toy_model, tmp_path):
-    engine = DecoderEngine(toy_model)
-    config = cases.config(layers=(0, 1))
-    private = cases.private(cases.records(20))
-    released = config, *cases.run(tmp_path, config, private, cases.public(engine))
-    plain = write(cases, released, use_vectors=False).rows
-    assert write(cases, released, strengths=(0.0,)).rows.equals(plain)
-    assert not write(cases, released, strengths=(2.0,)).rows.equals(plain)
-
-
-def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_model):
-    engine = DecoderEngine(toy_model)
-    config = cases.config(max_document_tokens=30)
-    scaffold = scaffold_of(config, cases.terms(), engine)
-    reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1))
-    text = "the sea was calm"
-    got = reader.read(0, ["old bread", text])[1]
-    prefix, own = scaffold.prefix(0, ("a warm hall",)), scaffold.text_ids(text)
-    counts = np.arange(len(prefix), len(prefix) + len(own) + 1)
-    sums = [
-        np.stack([
-            states[layer][0] for layer in (0, 1)
-            for states in [engine.hidden_states([(prefix + own)[:count]], (0, 1))]
-        ]) * count
-        for count in counts
-    ]  # fmt: skip
-    np.testing.assert_allclose(got, (sums[-1] - sums[0]) / len(own), atol=1e-4)

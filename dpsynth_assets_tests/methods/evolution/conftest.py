@@ -79,8 +79,3 @@ def api(monkeypatch):
         "dpsynth_assets.methods.evolution.method.open_api", lambda *arguments: writer
     )
     return writer
-
-
-@pytest.fixture(scope="module")
-def model(toy_model):
-    return toy_model

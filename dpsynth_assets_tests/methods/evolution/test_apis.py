@@ -104,19 +104,9 @@ def test_a_prompt_is_known_by_its_content(tmp_path):
     assert AugPe(engine_config(random_prompt=other), TERMS).settings() != inline
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"api": "engine"},
-        {"random_prompt": RANDOM},
-        {"variations": 1},
-        {"iterations": 0},
-        {"selection": "rank"},
-        {"noise": 0},
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes):
-    with pytest.raises(ValueError, match=r"validation error"):
+@pytest.mark.parametrize("changes", [{"api": "engine"}, {"random_prompt": RANDOM}])
+def test_an_engine_has_prompts_and_no_other_writer_has(changes):
+    with pytest.raises(ValueError, match="random_prompt"):
         make_config(**changes)
 
 
@@ -125,39 +115,29 @@ def model_api(model, **changes):
     return PublicModelApi(model, texts, make_config(max_new_tokens=24, **changes))
 
 
-def test_a_declared_start_of_texts_stays_one_start_through_variations(model):
+def test_a_declared_start_of_texts_stays_one_start_through_variations(toy_model):
     start = "Good morning,"
-    api = model_api(prompted(model, PromptTemplates(text_start=start)))
+    api = model_api(prompted(toy_model, PromptTemplates(text_start=start)))
     texts = api.random(LABELS, seed=1)
     for seed in range(3):
         texts = api.vary(texts, LABELS, degree=0.3, seed=seed)
     assert [text.count(start) for text in texts] == [1, 1]
 
 
-def test_the_public_model_varies_the_end_of_a_text_and_keeps_its_beginning(model):
+def test_the_public_model_varies_the_end_of_a_text_and_keeps_its_beginning(toy_model):
     text = public_rows(3, seed=1)[2]["text"]
-    tokens = model.encode(text)[:24]
+    tokens = toy_model.encode(text)[:24]
     for degree, kept in ((0.2, 0.7), (0.6, 0.1)):
-        texts = model_api(model).vary([text] * 12, [LABELS[0]] * 12, degree=degree, seed=5)
-        beginning = model.decode(tokens[: int(kept * len(tokens))])
+        texts = model_api(toy_model).vary([text] * 12, [LABELS[0]] * 12, degree=degree, seed=5)
+        beginning = toy_model.decode(tokens[: int(kept * len(tokens))])
         assert all(varied.startswith(beginning.strip()) for varied in texts)
         assert len(set(texts)) > 6
 
 
-def test_equal_seeds_write_equal_texts_whatever_else_is_written(model):
-    # A published backend pads short prompts without masking the padding.
-    api = model_api(model)
-    short, long = "Hello,", public_rows(3, seed=1)[2]["text"]
-    alone = api.vary([short], [LABELS[0]], degree=0.5, seed=3)
-    assert api.vary([short, long, ""], [LABELS[0]] * 3, degree=0.5, seed=3)[:1] == alone
-    assert api.random(LABELS, seed=4) == api.random(LABELS, seed=4)
-    assert api.random([], seed=4) == []
-
-
 @pytest.mark.parametrize("decoder", ["exact", "transformers"])
-def test_the_public_model_writes_by_the_decoder_that_its_base_declares(model, decoder):
+def test_the_public_model_writes_by_the_decoder_that_its_base_declares(toy_model, decoder):
     declared = LanguageModelSpec(kind="smollm2", decoder=decoder)
-    public = replace(make_public(), language_model=model)
+    public = replace(make_public(), language_model=toy_model)
     api = open_api(make_config(max_new_tokens=8), make_terms(language_model=declared), public)
     assert api.engine.decoder.is_exact == (decoder == "exact")
     assert len(api.random(["x"] * 3, seed=1)) == 3
@@ -169,8 +149,8 @@ TEMPLATES = PromptTemplates(text_start=FORM.text_start)
 
 
 @pytest.fixture
-def api(model):
-    writer = prompted(model, TEMPLATES)
+def api(toy_model):
+    writer = prompted(toy_model, TEMPLATES)
     config = make_config(max_new_tokens=80)
     return PublicModelApi(writer, {"a": "letter"}, config, form=FORM)
 
@@ -190,18 +170,18 @@ def test_a_variation_of_what_is_no_record_begins_where_it_leaves_the_form(api):
     assert varied.startswith('{"kind":"loan","stars":')
 
 
-def test_a_bound_that_no_record_fits_in_is_told_before_the_charge(model):
+def test_a_bound_that_no_record_fits_in_is_told_before_the_charge(toy_model):
     terms = make_terms(prompts=TEMPLATES, json_schema=DECLARED)
     method = bound_method("aug_pe", {"max_new_tokens": 4}, terms)
     (stage,) = method.stages()
-    public = replace(make_public(), language_model=prompted(model, TEMPLATES))
+    public = replace(make_public(), language_model=prompted(toy_model, TEMPLATES))
     with pytest.raises(ValueError, match="no trial text was complete"):
         stage.check(public)
 
 
-def test_prompts_that_leave_no_room_for_a_text_are_told_before_the_charge(model):
+def test_prompts_that_leave_no_room_for_a_text_are_told_before_the_charge(toy_model):
     terms = make_terms(label_texts=("words " * 5_000, "b"))
     method = bound_method("aug_pe", {}, terms)
-    public = replace(make_public(), language_model=model)
+    public = replace(make_public(), language_model=toy_model)
     with pytest.raises(ValueError, match="Shorten the domain, description or label words"):
         method.stages()[-1].check(public)

@@ -76,12 +76,9 @@ def test_variables_that_some_label_lacks_are_named_before_anything_runs(prompt):
     ("content", "message"),
     [
         ({"message_template": []}, "message_template"),
-        ({"messages": []}, "message_template"),
         ({"message_template": [{"role": "robot", "content": ""}]}, "role"),
         ({"message_template": [{"content": "{sample[0]}"}]}, "names like"),
-        ({"message_template": [{"content": "{}"}]}, "names like"),
         ({"message_template": [{"content": "{tone:{width}}"}]}, "formats that a text takes"),
-        ({"message_template": [{"content": "{tone:d}"}]}, "formats that a text takes"),
         (
             {
                 "message_template": [{"content": ""}],

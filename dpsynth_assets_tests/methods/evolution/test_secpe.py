@@ -101,15 +101,6 @@ def test_without_declared_secrets_there_is_nothing_to_promise():
     assert "Declare kinds of secrets" in refused.refusal
 
 
-def test_a_plan_reads_no_record_and_is_found_again(monkeypatch):
-    made = plan()
-    monkeypatch.setattr(
-        "dpsynth_assets.methods.evolution.secret_clusters.secret_noise_std",
-        lambda **_: pytest.fail("calibrated twice"),
-    )
-    assert plan().event == made.event
-
-
 # --------------------------------------------------------------------------- records as well
 
 

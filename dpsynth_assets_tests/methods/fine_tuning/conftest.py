@@ -17,9 +17,8 @@ from dpsynth_assets.methods.shared_histograms import TopicHistogram
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
 from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
-from dpsynth_assets_tests.methods.cohorts import WordEmbedder, made_terms, records_of
+from dpsynth_assets_tests.methods.cohorts import WordEmbedder, made_terms, made_topics, records_of
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 TOPICS = ("harbour", "bakery", "museum")
@@ -28,15 +27,8 @@ EMBEDDER = WordEmbedder(TOPICS, DIMENSION)
 
 
 def topic_model():
-    return TopicModel(
-        embeddings=np.eye(DIMENSION, dtype=np.float32)[: len(TOPICS)],
-        keywords=tuple(tuple(f"{word}{n}" for n in range(10)) for word in TOPICS),
-        fallback_keywords=tuple(f"common{n}" for n in range(10)),
-        threshold=0.5,
-        sizes=np.full(len(TOPICS), 10),
-        settings=TopicModelSettings(),
-        embedder=EMBEDDER.name,
-    )
+    axes = np.eye(len(TOPICS), DIMENSION, dtype=np.float32)
+    return made_topics(axes, names=TOPICS, embedder=EMBEDDER.name)
 
 
 def make_records(count, null=()):

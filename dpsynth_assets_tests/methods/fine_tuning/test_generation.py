@@ -19,7 +19,6 @@ from dpsynth_assets.methods.fine_tuning.config import (
 from dpsynth_assets.methods.fine_tuning.generators import training_pairs
 from dpsynth_assets.methods.fine_tuning.writing import open_writer
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
-from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator.generator import load_conditional_generator
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
@@ -114,22 +113,6 @@ def test_a_histogram_of_other_labels_is_refused(cases, public, folders):
 
 
 # Before the charge
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        (Ctcl, {}),
-        (Ctcl, {"lora_rank": 2}),
-        (DpFineTuning, {"architecture": "decoder_only"}),
-    ],
-    ids=["ctcl", "adapters", "decoder only"],
-)
-def test_every_start_is_tried_before_the_charge_and_left_as_it_was(cases, public, method, settings):
-    before = weights(public.conditional_generator)
-    check_public(cases, public, method, **settings)
-    after = weights(public.conditional_generator)
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_a_trial_has_two_lengths_and_the_longest_there_will_be(cases, public):
@@ -289,19 +272,12 @@ def test_a_served_generator_writes_records_of_the_declared_schema(opened):
     assert cut == [""] * 4
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        EngineSpec(kind="vllm"),
-        EngineSpec(kind="openai", model="m", base_url="https://host/v1"),
-    ],
-)
-def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, engine):
-    told = []
+def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders):
+    told, engine = [], EngineSpec(kind="vllm")
     cases.silent = lambda _share, message: told.append(message)
     made = write(cases, public, folders["encoder_decoder"], engine=engine)
     assert made.facts["engine_kind"] == "transformers"
-    assert told[0] == f"engine transformers writes: {engine.kind} cannot serve this model"
+    assert told[0] == "engine transformers writes: vllm cannot serve this model"
     assert made.rows.height + made.facts["places_left_empty"] == 12
 
 
@@ -311,24 +287,14 @@ def test_documents_stay_within_the_models_positions(opened):
         assert writer.texts(["Document Type: note"], 3, max_new_tokens=positions)
 
 
-def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders):
-    config = DpFineTuningConfig(**SMALL, architecture="decoder_only")
-    judged = config.model_copy(
-        update={
-            "rejection": RejectionSettings(
-                judge="likelihood", rules=(), lowest_quantile=0.3, rounds=12
-            )
-        }
-    )
-    folder = folders["decoder_only"]
-    plain, kept = (write(cases, public, folder, DpFineTuning, each) for each in (config, judged))
+def test_a_judged_corpus_tells_acceptance(cases, public, folders):
+    judge = {"judge": "likelihood", "rules": (), "lowest_quantile": 0.3, "rounds": 12}
+    config = DpFineTuningConfig(**SMALL, architecture="decoder_only", rejection=judge)
+    kept = write(cases, public, folders["decoder_only"], DpFineTuning, config)
     assert kept.facts["judge"] == "likelihood"
     assert 0 < kept.facts["acceptance_rate"] <= 1
     assert kept.facts["rows"] == 12 - kept.facts["places_left_empty"]
     assert kept.facts["mean_score_accepted"] >= kept.facts["threshold_lowest"]
-    if kept.rows.height == plain.rows.height == 12:
-        assert kept.rows["label"].equals(plain.rows["label"])
-    assert set(kept.rows["text"]) & set(plain.rows["text"])  # the first round is the same
 
 
 @pytest.mark.parametrize("method", [Ctcl, DpFineTuning])

@@ -11,11 +11,7 @@ from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.base import priced, room_of
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
-from dpsynth_assets.methods.fine_tuning.config import (
-    CtclConfig,
-    DownstreamConfig,
-    DpFineTuningConfig,
-)
+from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.private_training import passes_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
@@ -23,7 +19,6 @@ from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import sources
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy import calibration
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.calibration import TOLERANCE
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
@@ -144,13 +139,6 @@ def test_every_method_plans_one_stage_with_its_default_settings(cases, method):
     assert made.refusal is None
     assert list(made.charges) == [stage.name for stage in bound.stages()]
     assert priced(bound, 0.0).refusal
-
-
-def test_a_plan_is_calibrated_once_and_the_same_when_read_back(cases, monkeypatch):
-    config = DpFineTuningConfig(steps=20, expected_batch_size=10)
-    first = DpFineTuning(config, cases.terms()).plan(3.0)
-    monkeypatch.setattr(calibration, "dp_sgd_noise_multiplier", None)  # calling it would raise
-    assert DpFineTuning(config, cases.terms()).plan(3.0) == first
 
 
 def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothing(cases, tmp_path):

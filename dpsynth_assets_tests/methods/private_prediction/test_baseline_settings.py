@@ -1,4 +1,4 @@
-"""The settings of the papers' baselines are settings here: base template, k examples, token counts.
+"""The settings of the papers' baselines are settings here: k examples, token counts.
 
 Baseline++ of Amin et al. 2025 is a pretrained model with its template and k = 2 examples in each of
 s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 2024 has k = 1.
@@ -10,7 +10,6 @@ from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.private_prediction.aggregates import MeanUniform
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.models.prompt_templates import PLAIN_PT, DocumentFormat
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 AG_NEWS = 108_000
@@ -66,12 +65,6 @@ def test_hashed_contexts_hold_k_records_and_a_share_of_e_to_the_minus_k_of_them_
     else:
         share = 0.13534  # of Poisson(1) records in each of two slots; five standard deviations
         assert abs(len(contexts) / places - share) < 5 * (share / places) ** 0.5 + 0.002
-
-
-def test_the_base_template_writes_the_label_above_each_example_and_opens_one_more():
-    """Appendix E.4.1; `models/test_prompt_templates.py` puts formats together."""
-    printed = DocumentFormat(opening="{label}\n", closing="", end=None, separator="\n\n")
-    assert printed == PLAIN_PT
 
 
 def test_batches_that_unequal_labels_may_overfill_are_charged_for_it(cases):

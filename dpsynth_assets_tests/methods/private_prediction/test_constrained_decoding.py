@@ -14,10 +14,7 @@ from dpsynth_assets.attacks.median_audit import WatchedMedian
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.methods.base import priced
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.private_prediction.loop import (
-    Draws,
-    generate_documents,
-)
+from dpsynth_assets.methods.private_prediction.loop import Draws, generate_documents
 from dpsynth_assets.methods.private_prediction.references import generate_public_only
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import JsonConstraint, sample_documents

@@ -27,7 +27,6 @@ from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
     require_at_least_measured,
-    self_tested,
     settings_of,
     slack_file,
 )
@@ -257,13 +256,6 @@ def test_a_test_of_a_plan_has_its_rows_and_tries_each_company_twice(mixing, monk
     half = len(twice) // 2
     assert twice[:half] == twice[half:]
     assert max(map(len, twice)) == passes.rows
-
-
-def test_a_failing_self_test_is_one_line(mixing):
-    with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
-        self_tested(TransformersDecoder(mixing.model), mixing)
-    assert "Nothing was charged" in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_slack_of_zero_in_vllm_is_planned_only_where_kernels_are_asked_for(cases, monkeypatch):

@@ -29,11 +29,7 @@ from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.methods.cohorts import MemoryPasses
 from dpsynth_assets_tests.methods.private_prediction import conftest
-from dpsynth_assets_tests.methods.private_prediction.conftest import (
-    NAMES,
-    SMALL,
-    make_planned,
-)
+from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES, SMALL, make_planned
 
 config_of = partial(conftest.config_of, batches_per_forward=4)
 
