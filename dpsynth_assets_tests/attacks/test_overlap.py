@@ -124,7 +124,6 @@ def test_the_answer_does_not_depend_on_blocks(monkeypatch):
 
 
 def test_empty_sides_leak_nothing():
-    assert not _share([], _private(), PUBLIC)
     assert not _share([SECRET], [], [])
     assert not _share(["short"], ["short"], [])
 

@@ -190,12 +190,6 @@ def test_releases_without_a_share_divide_what_is_left_evenly():
     assert found["two"] == found["three"] == pytest.approx(0.25, rel=1e-5)
 
 
-def test_dp_releases_are_left_room_for():
-    declared = secret_spec(secpe("one"), OF_RECORDS, epsilon=1.0)
-    assert shares(declared)["one"] < 0.95
-    assert posterior(declared, 1) <= POSTERIOR
-
-
 def test_where_dp_releases_take_all_a_secret_release_is_refused_before_anything_is_charged():
     declared = secret_spec(secpe("one"), OF_RECORDS, epsilon=8.0, max_records=50)
     secret, dp = plan_dataset(declared).methods

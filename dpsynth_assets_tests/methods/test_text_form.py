@@ -12,8 +12,7 @@ from dpsynth_assets.datasets.public_spec import (
 )
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.models.engines.protocol import Sampling
-from dpsynth_assets.models.row_rules import FREE, SCHEMA, TextForm
+from dpsynth_assets.models.row_rules import SCHEMA, TextForm
 from dpsynth_assets_tests.methods.evolution.conftest import make_terms
 
 DECLARED = json.dumps(
@@ -32,12 +31,6 @@ FORM = TextForm(DECLARED, '{"kind":')
 RECORD = '{"kind":"loan","stars":4,"note":"late"}'
 GENERATOR = ConditionalGeneratorSpec(kind="language_model")
 MODEL = LanguageModelSpec(kind="smollm2")  # The exact decoder, so no rounding is charged.
-
-
-def test_free_text_is_left_as_it_is():
-    sampling = Sampling(stop=("x",))
-    assert FREE.constrained(sampling) is sampling
-    assert FREE.read("anything") == "anything"
 
 
 @pytest.mark.parametrize(
@@ -77,15 +70,16 @@ def test_training_does_not_depend_on_what_constrains_the_writing_of_rows():
 
 @pytest.mark.parametrize(
     ("generator", "engine"),
-    [({"kind": "pretrained", "model": "a/b"}, "transformers"), ({}, "openai")],
+    [
+        ({"kind": "pretrained", "model": "a/b"}, EngineSpec(kind="transformers")),
+        ({}, EngineSpec(kind="openai", model="m", base_url="https://host/v1")),
+    ],
 )
 def test_what_the_packed_decoder_writes_is_free_text(generator, engine):
-    endpoint = {"model": "m", "base_url": "https://host/v1"} if engine == "openai" else {}
-    spec = EngineSpec(kind=engine, **endpoint)
     terms = make_terms(
         public_records=4_000,
         json_schema=DECLARED,
-        engine=spec,
+        engine=engine,
         generator=ConditionalGeneratorSpec(**generator),
     )
     assert SCHEMA not in bound_method("ctcl", {}, terms).plan(8.0).parameters

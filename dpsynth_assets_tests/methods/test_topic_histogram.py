@@ -105,8 +105,6 @@ def test_an_empty_cohort_still_gets_noise_on_every_cell(model):
 @pytest.mark.parametrize(
     ("relation", "max_records", "sensitivity"),
     [
-        (NeighboringRelation.ADD_REMOVE, 1, 1.0),
-        (NeighboringRelation.ZERO_OUT, 1, 1.0),
         (NeighboringRelation.REPLACE_ONE, 1, math.sqrt(2)),
         (NeighboringRelation.ADD_REMOVE, 3, 3.0),
     ],

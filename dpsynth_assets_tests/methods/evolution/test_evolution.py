@@ -20,7 +20,7 @@ from dpsynth_assets.methods.evolution.population import (
 from dpsynth_assets.methods.evolution.private_evolution import AugPe
 from dpsynth_assets.methods.evolution.votes import PrivateVotes, VotingRecords, nearest_candidates
 from dpsynth_assets.methods.inputs import Released, silent
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.methods.work import PublicSizes
 from dpsynth_assets.orchestration.assets.stage_metadata import rounds_table
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -392,7 +392,6 @@ def test_an_engine_is_shown_whole_texts_and_the_model_their_beginnings():
     ).rows_work(method.plan(2.0), SIZES)
     assert begun.read < shown.read
     assert begun.written < shown.written
-    assert Work() + begun == begun
 
 
 # Room that is asked for before an evolution holds every candidate of every round.

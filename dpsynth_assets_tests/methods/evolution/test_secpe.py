@@ -238,19 +238,6 @@ CENTRES = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
 CANDIDATES = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.7, 0.3]], dtype=np.float32)
 
 
-def representatives(counts, labels=(0, 0)):
-    return Representatives(
-        centres=CENTRES[None],
-        counts=np.array([counts], dtype=float),
-        labels=np.array(labels),
-        public_counts=np.zeros(2),
-    )
-
-
-def population(labels):
-    return random_population([str(place) for place in range(len(labels))], np.array(labels))
-
-
 def test_a_quota_divides_the_count_over_the_share_of_the_survivors():
     assert quota_votes(CENTRES, np.array([6.0, 2.0]), CANDIDATES, 4).tolist() == [2, 2, 2, 2]
     assert quota_votes(CENTRES, np.array([6.0, 4.0]), CANDIDATES, 2).tolist() == [6, 0, 4, 0]
@@ -258,8 +245,14 @@ def test_a_quota_divides_the_count_over_the_share_of_the_survivors():
 
 
 def test_votes_stay_within_the_label_and_negative_counts_give_none():
-    vote = RepresentativeVotes(representatives([5.0, -3.0], labels=(0, 1)), np.array([1, 1]))
-    votes = vote(0, population([0, 1, 1, 0]), CANDIDATES)
+    clusters = Representatives(
+        centres=CENTRES[None],
+        counts=np.array([[5.0, -3.0]]),
+        labels=np.array([0, 1]),
+        public_counts=np.zeros(2),
+    )
+    population = random_population(["a", "b", "c", "d"], np.array([0, 1, 1, 0]))
+    votes = RepresentativeVotes(clusters, np.array([1, 1]))(0, population, CANDIDATES)
     assert votes.tolist() == [5, 0, 0, 0]
 
 

@@ -132,15 +132,6 @@ def test_a_batch_of_more_than_all_records_is_all_records(cases):
     assert declared.batch_denominator == 40
 
 
-@pytest.mark.parametrize("method", [Ctcl, DpFineTuning, DownstreamFineTuning])
-def test_every_method_plans_one_stage_with_its_default_settings(cases, method):
-    bound = method(method.config_type(), cases.terms())
-    made = bound.plan(2.0)
-    assert made.refusal is None
-    assert list(made.charges) == [stage.name for stage in bound.stages()]
-    assert priced(bound, 0.0).refusal
-
-
 def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothing(cases, tmp_path):
     terms = cases.terms()
     Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
@@ -345,13 +336,7 @@ def test_a_model_trains_whatever_the_lengths_of_records(
 HEADS = 16 << 10
 """Names and settings in the heads of files."""
 SMALL = {"steps": 2, "expected_batch_size": 10, "max_document_tokens": 24}
-DOWNSTREAM = {
-    "vocabulary": 3000,
-    "width": 16,
-    "feed_forward": 16,
-    "learning_rate": 1e-3,
-    "task": "next_word",
-}
+DOWNSTREAM = {"vocabulary": 3000, "width": 16, "feed_forward": 16}
 
 
 def size(folder):

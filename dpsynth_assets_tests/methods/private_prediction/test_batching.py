@@ -98,14 +98,6 @@ def test_another_salt_places_records_otherwise(cases):
     assert contexts(assign(records, salt="one")) != contexts(assign(records, salt="two"))
 
 
-def test_batch_sizes_scatter_around_the_expected_size(cases):
-    records = cases.records(4000)
-    cells = generating_cells([(label, None, 50) for label in range(2)], 100)
-    sizes = [len(held) for held in contexts(assign(records, cells=cells, s=40))]
-    assert np.mean(sizes) == 40
-    assert 20 < np.var(sizes) < 80  # Poisson(40)
-
-
 def test_a_second_record_in_a_slot_empties_its_context(cases):
     records = cases.records(60)
     before = contexts(assign(records, k=2, s=4))

@@ -171,14 +171,10 @@ def test_cohorts_write_through_the_decoder_of_their_base(engine, base, kind):
 # Private prediction whose base declares vLLM, where vLLM is not installed: plans and refusals.
 
 
-@pytest.fixture
-def without_vllm(monkeypatch):
+@pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
+def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr(process, "prepare_vllm", lambda: None)
-
-
-@pytest.mark.parametrize("name", ["mean_svt", "median_clustered"])
-def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
     _method, plan = planned(name, cases, "vllm")
     model = cases.model()
     model.source, model.dtype, model.name = "folder", "float32", "folder"
@@ -202,12 +198,3 @@ def test_its_memory_is_that_of_an_engine_of_its_kind(cases, monkeypatch):
     for engine in (EngineSpec(kind="vllm", cache_gib=3), EngineSpec(device="cpu")):
         decoder_of(cases.terms(language_model=declared("vllm"), engine=engine), None)
     assert [each and each.cache_gib for each in asked] == [3, None]
-
-
-def test_other_bases_never_open_it(cases, monkeypatch):
-    monkeypatch.setattr(opening, "opened_decoder", lambda *_: pytest.fail("opened"))
-    model = cases.model()
-    engine = EngineSpec(kind="vllm")
-    for kind in ("transformers", None):
-        opened = decoder_of(cases.terms(language_model=declared(kind), engine=engine), model)
-        assert opened.model is model.model

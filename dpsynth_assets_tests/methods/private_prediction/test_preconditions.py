@@ -169,7 +169,7 @@ def test_passes_are_counted_by_what_public_numbers_say_of_their_rows(cases):
     [*((name, "bfloat16") for name in NAMES), ("mean_uniform", "float32")],
 )
 def test_a_gpu_needs_a_slack_that_was_measured_in_no_smaller_passes(
-    name, dtype, cases, language_model, monkeypatch, own_home
+    name, dtype, cases, language_model, monkeypatch
 ):
     """A stand-in for a GPU."""
     decoder = TransformersDecoder(language_model.model)
