@@ -62,16 +62,6 @@ def test_a_part_that_fails_or_hangs_leaves_its_records_and_the_next_part(tmp_pat
 # Agreement leaves out what has no class or cluster; sizes count every record once.
 
 
-def test_finer_clusters_are_homogeneous_and_not_complete():
-    classes = np.repeat([0, 1], 8)
-    finer = agreement(classes, np.arange(16) // 4)
-    assert finer.homogeneity == pytest.approx(1)
-    assert finer.completeness == pytest.approx(0.5)
-    coarser = agreement(np.arange(16) // 4, classes)
-    assert (coarser.homogeneity, coarser.completeness) == pytest.approx((0.5, 1))
-    assert coarser.v_measure == pytest.approx(finer.v_measure)
-
-
 def test_records_without_a_class_or_a_cluster_do_not_count():
     classes, clusters = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])
     longer = agreement(np.append(classes, [-1, 0]), np.append(clusters, [1, -1]))

@@ -112,20 +112,7 @@ def integer_planes(planes):
     return np.array([[round(entry) for entry in row] for row in scaled.tolist()], dtype=object)
 
 
-# Attacks on the noisy coreset: its audit, counts alone, and a record that redirects others.
-
-LEVELS = 8
-
-
-def mechanism(count_noise):
-    return CoresetMechanism(
-        hyperplanes=np.eye(LEVELS),
-        count_noise_std=count_noise,
-        sum_noise_std=1e6,  # so that counts alone tell
-        branch_count=1.0,
-        keep_count=1.0,
-        relation=ADD_REMOVE,
-    )
+# The audit of the noisy coreset.
 
 
 @pytest.mark.statistical

@@ -113,15 +113,9 @@ def test_every_document_gets_what_the_model_said_of_it(monkeypatch):
     found = aspects_by_engine(documents, engine, lambda share, _: told.append(share))
     assert [each["Document Type"] for each in found] == ["letter", "news", "poem"]
     assert [len(prompts) for prompts, _, _ in engine.calls] == [2, 1]
+    for _, sampling, provenance in engine.calls:
+        assert (provenance, sampling.temperature) == (Provenance.PUBLIC, 0.0)
     assert told == [0.0, 2 / 3]
-
-
-def test_prompts_are_declared_public_and_answers_are_greedy():
-    engine = Describer()
-    aspects_by_engine(["a letter"], engine)
-    ((_, sampling, provenance),) = engine.calls
-    assert provenance is Provenance.PUBLIC
-    assert sampling.temperature == 0.0
 
 
 def test_a_model_that_runs_here_is_asked_in_its_chat_template():

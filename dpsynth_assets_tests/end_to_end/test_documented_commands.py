@@ -37,14 +37,6 @@ ELSEWHERE = {
 """Beginning of commands that are not typed here -> why, and what runs them."""
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_DATA = (
-    "make setup",
-    "dpsynth init my_dataset --from reviews.csv",
-    "dpsynth datasets check",
-    "dpsynth plan my_dataset",
-    "dpsynth run my_dataset",
-    "dpsynth report my_dataset",
-)
 NAMED = re.compile(
     r"COHORT|\b(?:tickets|feedback|savings|my_dataset|my_letters|letters_2026_01)|\breviews(?!\.csv)"
 )
@@ -118,14 +110,6 @@ def test_a_documented_command_does_what_it_says(line, folder, monkeypatch, tmp_p
         words[words.index("--head") + 1] = head.get("head") or head["root"]
     result = said(*words)
     assert result.exit_code == 0, result.output
-
-
-def test_from_a_csv_file_to_a_corpus_in_six_commands():
-    text = (ROOT / "docs" / "own_data.md").read_text()
-    section = re.search(r"## Your own data in six commands\n(.*?)\n## ", text, re.DOTALL)
-    assert section is not None
-    shown = re.sub(r"\.venv/bin/", "", section.group(1))
-    assert all(command in shown for command in OWN_DATA)
 
 
 def test_the_dataset_file_of_the_readme_is_valid(tmp_path):

@@ -202,8 +202,9 @@ class House:
                 texts += [row[0] for row in rows]
         return " ".join(texts)
 
-    def forget_marks(self) -> None:
-        for path in self.marks.iterdir():
+    def forget_marks(self, point: str = "") -> None:
+        """Removes the marks of a point, so that the next one is news, or all."""
+        for path in self.marks.glob(f"{point}.*" if point else "*"):
             path.unlink()
 
     def ledger(self) -> Ledger:

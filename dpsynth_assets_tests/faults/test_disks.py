@@ -61,12 +61,6 @@ def fill(folder):
     return ballast
 
 
-def forget(house, point):
-    """Removes the marks of a point, so that the next one is news."""
-    for mark in house.marks.glob(f"{point}.*"):
-        mark.unlink()
-
-
 def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, small_disk):
     house.variables |= {
         "FAULTS_STORE": str(small_disk / "releases"),
@@ -90,7 +84,7 @@ def test_a_disk_that_stays_full_leaves_the_charge_and_the_retry_uses_it(house, s
 def test_a_full_disk_under_the_ledger_charges_nothing_and_breaks_nothing(house, small_disk):
     house.variables["DPSYNTH_LEDGER_URL"] = f"sqlite:///{small_disk / 'ledger.sqlite'}"
     assert house.run()["success"]
-    forget(house, MARKED)
+    house.forget_marks(MARKED)
     house.hold(MARKED)
     run = house.start(FAULTS_RELEASE="2")
     run.at(MARKED)
@@ -117,7 +111,7 @@ def waits_with_its_value(house, disk):
     house.free(DRAWN)
     for _ in range(2):
         run.at(NOT_STORED)
-        forget(house, NOT_STORED)
+        house.forget_marks(NOT_STORED)
     return run, ballast
 
 

@@ -49,10 +49,8 @@ def _score(corpus, reference):
 
 
 def test_a_corpus_of_the_same_distribution_scores_like_real_data(reference):
-    scores, real = (
-        _score(_corpus(), reference),
-        Evaluation(reference=reference, settings=SETTINGS).real_scores(),
-    )
+    scores = _score(_corpus(), reference)
+    real = Evaluation(reference=reference, settings=SETTINGS).real_scores()
     assert scores["accuracy"] > 0.9
     assert real["accuracy"] > 0.9
     assert abs(scores["mauve"] - real["mauve"]) < 0.3
@@ -70,10 +68,8 @@ def test_copies_are_counted_against_the_source(reference):
     corpus = _corpus()
     copied = [*corpus.texts[:117], SECRET, SECRET, f"code {CANARY.lower()}"]
     features = np.concatenate([corpus.features[:119], reference.source.features[:1]])
-    clean, scores = (
-        _score(corpus, reference),
-        _score(_corpus(texts=copied, features=features), reference),
-    )
+    clean = _score(corpus, reference)
+    scores = _score(_corpus(texts=copied, features=features), reference)
     assert (clean["verbatim_share"], clean["canaries_found"]) == (0.0, 0)
     assert scores["verbatim_share"] == pytest.approx(2 / 120)
     assert scores["canaries_found"] == 1

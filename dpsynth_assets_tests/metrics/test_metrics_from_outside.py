@@ -94,6 +94,8 @@ def test_it_stands_in_report_verdicts_and_shares_of_the_gap(monkeypatch):
 
 
 class Embedder:
+    name = "made up"
+
     def embed(self, texts, progress=None, *, public=False):
         return np.random.default_rng(len(texts)).normal(size=(len(texts), 3)).astype(np.float32)
 
@@ -122,7 +124,7 @@ def test_it_stands_in_cells_and_on_the_leaderboard(monkeypatch, tmp_path):
 
 
 def test_it_stands_in_what_evaluate_prints(monkeypatch, tmp_path):
-    monkeypatch.setattr("dpsynth_assets.models.text_embedder.TextEmbedder", _named_embedder)
+    monkeypatch.setattr("dpsynth_assets.models.text_embedder.TextEmbedder", Embedder)
     _installed(monkeypatch)
     for name, shares in (("real", 10), ("made", 30)):
         pl.DataFrame({"text": _texts(name, shares)}).write_csv(tmp_path / f"{name}.csv")
@@ -131,12 +133,6 @@ def test_it_stands_in_what_evaluate_prints(monkeypatch, tmp_path):
     files = [f"--real={tmp_path}/real.csv", f"--synthetic={tmp_path}/made.csv"]
     shown = CliRunner().invoke(app, files).stdout
     assert any("commas" in line and "0.8 ± 0.1" in line for line in shown.splitlines())
-
-
-def _named_embedder():
-    embedder = Embedder()
-    embedder.name = "made up"
-    return embedder
 
 
 @pytest.mark.parametrize(

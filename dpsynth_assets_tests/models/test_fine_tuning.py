@@ -175,30 +175,24 @@ def _base_name(name):
     return f"{path[-1]}.base_layer.{leaf}" if path[-1].endswith(("proj", "fc1", "fc2")) else name
 
 
-def test_dropout_sleeps(noiseless):
-    modes = []
+class Watched(SequenceLoss):
+    """Notes how the model stands in each pass, and how many records share it."""
 
-    class Watched(SequenceLoss):
-        def __call__(self, model, batch):
-            modes.append(model.training)
-            return super().__call__(model, batch)
+    def __init__(self):
+        self.modes, self.sizes = [], []
 
-    run, model = mechanism(steps=1, sampling_probability=1.0), bart().train()
-    train(model, run, data=examples(5), loss=Watched())
-    assert not any([*modes, model.training])
+    def __call__(self, model, batch):
+        self.modes.append(model.training)
+        self.sizes.append(len(batch))
+        return super().__call__(model, batch)
 
 
 def shapes_of_parts(run):
-    """How many records share each pass of one step of a private run."""
-    sizes = []
-
-    class Watched(SequenceLoss):
-        def __call__(self, model, batch):
-            sizes.append(len(batch))
-            return super().__call__(model, batch)
-
-    train(run=run, data=examples(9), loss=Watched())
-    return sizes
+    """How many records share each pass of one step of a private run, in which dropout sleeps."""
+    model, watched = bart().train(), Watched()
+    train(model, run, data=examples(9), loss=watched)
+    assert not any([*watched.modes, model.training])
+    return watched.sizes
 
 
 def test_records_share_passes_only_up_to_the_number_that_is_kept_back_for(noiseless):

@@ -151,33 +151,34 @@ def test_a_text_changes_nothing_of_the_frame_and_brings_no_special_token(model, 
         assert own[len(own) - len(empty) + before :] == empty[before:]
 
 
-def test_a_chat_prompt_is_one_turn_around_the_examples_and_an_opened_answer(model):
-    ids = prompted(model, TURNS).prompt_ids("Care", ["first", "second"], 50)
-    assert words_of(model, ids) == (
-        "<begin><turn>user\nTexts about Care:\n\nText: first\n\nText: second\n\n"
+def test_a_chat_prompt_is_one_turn_around_examples_or_public_words_and_an_opened_answer(model):
+    written = prompted(model, TURNS)
+    ids = written.prompt_ids("Care", ["first", "second"], 50)
+    turn = (
+        "<begin><turn>user\nTexts about Care:\n\nText: {}\n\n"
         "One more, please.<turn>\n<turn>model\nText:"
     )
-    turn = model.tokenizer.convert_tokens_to_ids("<turn>")
-    assert ids.count(turn) == 3
+    assert words_of(model, ids) == turn.format("first\n\nText: second")
+    assert words_of(model, public_prompt(written, "Care")) == turn.format("<text about Care>")
+    assert ids.count(model.tokenizer.convert_tokens_to_ids("<turn>")) == 3
 
 
-def test_the_public_prompt_has_public_words_in_the_examples_place(model):
-    ids = public_prompt(prompted(model, TURNS), "Care")
-    assert words_of(model, ids) == (
-        "<begin><turn>user\nTexts about Care:\n\nText: <text about Care>\n\n"
-        "One more, please.<turn>\n<turn>model\nText:"
-    )
-
-
-def test_a_public_template_shows_the_schema(model):
-    fences = prompted(model, PromptTemplates(**FENCES.to_json() | {"schema": "{label}"}))
-    text = words_of(model, public_prompt(fences, "Care"))
-    assert text == '<begin>Records look like {label}.\n\nCare\n```\n{"title":'
-
-
-def test_a_private_template_without_public_words_says_that_a_text_belongs_there(model):
-    bare = prompted(model, PromptTemplates(private="Write like {examples} on {label}."))
-    assert words_of(model, public_prompt(bare, "Care")) == "<begin>Write like <text> on Care."
+@pytest.mark.parametrize(
+    ("templates", "expected"),
+    [
+        (
+            PromptTemplates(**FENCES.to_json() | {"schema": "{label}"}),
+            'Records look like {label}.\n\nCare\n```\n{"title":',
+        ),
+        (
+            PromptTemplates(private="Write like {examples} on {label}."),
+            "Write like <text> on Care.",
+        ),
+    ],
+)
+def test_a_public_prompt_shows_the_schema_or_says_where_a_text_belongs(model, templates, expected):
+    ids = public_prompt(prompted(model, templates), "Care")
+    assert words_of(model, ids) == f"<begin>{expected}"
 
 
 def test_a_public_text_is_a_whole_document_of_the_models_own_format(model):

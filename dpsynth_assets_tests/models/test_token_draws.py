@@ -173,7 +173,9 @@ def installed(tmp_path, monkeypatch):
     close_engines()
 
 
-def test_it_writes_where_a_dataset_file_names_it(toy_model):
+def test_it_writes_where_a_dataset_file_names_it_and_is_not_taken_for_exact(toy_model):
+    assert not LanguageModelSpec(decoder="counting").decodes_exactly
+    assert not open_decoder("counting", toy_model).is_exact
     engine = open_engine(EngineSpec(kind="counting", batch_rows=2), language_model=toy_model)
     prompts, sampling = [[20], [100, 10], [20]], Sampling(max_new_tokens=(3, 5, 2))
     written = engine.generate(prompts, sampling, provenance=Provenance.PUBLIC)
@@ -198,16 +200,6 @@ def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(
     monkeypatch.setattr(preconditions, "decoder_of", lambda *_: decoder)
     with pytest.raises(ValueError, match=r"states Capability.PRIVATE_TEXT.*got CountingDecoder"):
         preconditions.charged_decoder(None, None, toy_model)
-
-
-def test_private_draws_over_it_are_charged_for_rounding(toy_model):
-    declared = LanguageModelSpec(decoder="counting")
-    decoder = open_decoder(declared.decodes_by, toy_model)
-    assert not declared.decodes_exactly
-    assert not decoder.is_exact
-    contexts = decoder.open([[7], [9]], prompt_columns=4, max_new_tokens=2)
-    logits = contexts.next_logits(torch.tensor([0, 30]), torch.tensor([0, 1]))
-    assert logits.argmax(1).tolist() == [8, 31]
 
 
 def test_a_kind_that_nobody_installed_is_refused_in_one_line():

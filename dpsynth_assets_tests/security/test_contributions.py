@@ -30,13 +30,10 @@ def test_a_release_notes_whom_it_reads_before_its_mechanism_sees_them(table):
     assert reservations(table.reads_of("unit", "user-2")) == ["first"]
 
 
-def test_an_absent_id_and_an_id_of_the_other_kind_give_the_same_answer(table):
+def test_an_absent_id_and_an_id_of_the_other_kind_give_the_answer_of_no_reads(table, store):
+    assert store.contributions("memos").reads_of("record", "record-a") == []
     for kind, name in (("record", "nobody"), ("unit", "nobody"), ("unit", "record-a")):
         assert table.reads_of(kind, name) == []
-
-
-def test_no_reads_give_the_answer_of_an_absent_id(store):
-    assert store.contributions("letters").reads_of("record", "record-a") == []
 
 
 def test_the_table_holds_no_id_and_is_the_owners_alone(table, store):

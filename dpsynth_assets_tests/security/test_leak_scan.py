@@ -51,14 +51,9 @@ def in_zip(folder):
         archive.writestr("inner.gz", gzip.compress(b"x" * 100 + CANARY.encode()))
 
 
-def in_parquet(folder):
-    nested = {"labels": [["a", CANARY], ["b"]], "other": [1, 2]}
-    pl.DataFrame(nested).write_parquet(folder / "a.parquet", compression="zstd")
-
-
-def in_parquet_bytes(folder):
-    frame = pl.DataFrame({"x": [CANARY.encode()]})
-    frame.write_parquet(folder / "a.parquet", compression="zstd")
+def in_parquet(*values):
+    frame = pl.DataFrame({"x": values})
+    return lambda folder: frame.write_parquet(folder / "a.parquet", compression="zstd")
 
 
 def in_name(folder):
@@ -86,8 +81,8 @@ PLACES = {
     "gzip": in_file(gzip.compress(b"x" * 1000 + RAW)),
     "second member of a gzip file": in_file(gzip.compress(b"a") + gzip.compress(RAW)),
     "archive in an archive": in_zip,
-    "Parquet, nested": in_parquet,
-    "Parquet, bytes": in_parquet_bytes,
+    "Parquet, nested": in_parquet(["a", CANARY], ["b"]),
+    "Parquet, bytes": in_parquet(RAW),
     "name of a file": in_name,
 }
 

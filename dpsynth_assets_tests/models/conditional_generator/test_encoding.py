@@ -165,18 +165,12 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
         assert generator.decode(document).strip() == text
 
 
-def test_repeated_conditions_give_different_documents(toy_generator):
+def test_documents_differ_and_none_is_empty_or_holds_a_special_token(toy_generator):
     assert len(set(toy_generator.generate(["Keywords: violin"] * 20))) > 5
-
-
-def test_no_document_is_empty_or_holds_a_special_token(toy_generator):
     documents = toy_generator.generate(TWENTY * 3, temperature=3.0, max_new_tokens=5)
     special = toy_generator.tokenizer.all_special_tokens
     assert all(documents)
     assert not any(token in text for text in documents for token in special)
-
-
-def test_no_conditions_give_no_documents(toy_generator):
     assert toy_generator.generate([]) == []
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.models.decoding import JsonConstraint
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.protocol import (
@@ -14,8 +13,6 @@ from dpsynth_assets.models.engines.protocol import (
     Engine,
     EngineError,
     Sampling,
-    open_engine,
-    serving,
 )
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.transformers_decoder import decoder
@@ -222,28 +219,22 @@ def test_steering_moves_what_it_moves_in_the_model(exact, engine, prompts, vecto
     assert not close(next_logits(exact, prompts), logits)
 
 
-def test_hidden_states_are_the_models_and_a_function_of_the_text(exact, engine):
-    texts = ["late again", "", "a", "the heating in room 4 is cold " * 3, "x", "late again"]
-    states = exact.hidden_states(texts, LAYERS)
-    expected = engine.hidden_states(texts, LAYERS)
-    for layer in LAYERS:
-        assert close(states[layer], expected[layer])
-        assert not states[layer][1].any()
-        for row, text in enumerate(texts):
-            alone = exact.hidden_states([text], [layer])[layer][0]
-            np.testing.assert_array_equal(alone, states[layer][row])
-
-
-def test_texts_behind_a_prompt_have_the_states_they_have_after_it(exact, engine):
-    """The prompt is read once: each text's states are those of prompt and text read together."""
+@pytest.mark.parametrize("prompt", ["", "the kitchen was closed "])
+def test_hidden_states_are_the_models_and_a_function_of_the_text_and_its_prompt(
+    exact, engine, prompt
+):
+    """A prompt is read once: the states behind it are those of prompt and text read together."""
     language_model = exact.language_model
-    behind = language_model.encode("the kitchen was closed ")
-    texts = ["late again", "", "a", "the heating in room 4 is cold"]
+    behind = language_model.encode(prompt)
+    texts = ["late again", "", "a", "the heating in room 4 is cold " * 3, "x", "late again"]
     states = exact.hidden_states(texts, LAYERS, behind=behind)
     expected = engine.hidden_states(texts, LAYERS, behind=behind)
     for layer in LAYERS:
         assert close(states[layer], expected[layer])
         assert not states[layer][1].any()
+        for row, text in enumerate(texts):
+            alone = exact.hidden_states([text], [layer], behind=behind)[layer][0]
+            np.testing.assert_array_equal(alone, states[layer][row])
     begin, text = [language_model.begin_token_id, *behind], language_model.encode(texts[3])
     cache = exact.decoder.new_cache(rows=1, columns=len(begin) + len(text))
     whole = {}
@@ -262,15 +253,6 @@ def test_progress_rises_to_one(either, prompts):
     either.hidden_states(["a", "", "b"], [0], progress=shares.append)
     assert shares[-1] == 1
     assert all(0 < share <= 1 for share in shares)
-
-
-def test_a_declaration_opens_it(toy_model, prompts):
-    spec, sampling = EngineSpec(kind="exact", batch_rows=3), Sampling(max_new_tokens=1)
-    opened = open_engine(spec, language_model=toy_model)
-    assert opened.decoder.is_exact
-    assert open_engine(spec, language_model=toy_model) is opened
-    with serving(spec, toy_model) as own:
-        own.generate(prompts[:1], sampling)
 
 
 # Texts of a JSON schema: whatever the model, the text is the object that was asked for.

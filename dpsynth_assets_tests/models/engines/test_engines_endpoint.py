@@ -124,14 +124,7 @@ def test_the_request_says_what_the_sampling_says(server, engine):
     }  # fmt: skip
 
 
-SCHEMA = json.dumps(
-    {
-        "type": "object",
-        "properties": {"overall": {"type": "integer", "minimum": 1, "maximum": 10}},
-        "required": ["overall"],
-        "additionalProperties": False,
-    }
-)
+SCHEMA = json.dumps({"type": "object", "properties": {"overall": {"type": "integer"}}})
 
 
 def test_an_endpoint_is_asked_for_answers_in_the_form(server, monkeypatch):
@@ -139,8 +132,7 @@ def test_an_endpoint_is_asked_for_answers_in_the_form(server, monkeypatch):
     sampling = Sampling(max_new_tokens=7, json_schema=SCHEMA)
     engine.generate(["x"], sampling, **PUBLIC)
     [(_, _, body)] = server.requests
-    schema = body["response_format"]["json_schema"]["schema"]
-    assert schema["properties"]["overall"]["maximum"] == 10
+    assert body["response_format"]["json_schema"]["schema"] == json.loads(SCHEMA)
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -35,6 +35,7 @@ def test_the_datasets_model_is_served_unless_another_is_named(toy_folder):
     engine = open_engine(EngineSpec(), language_model=model)
     assert engine.language_model is model
     assert open_engine(EngineSpec(), language_model=LanguageModel(str(toy_folder))) is engine
+    assert open_engine(EngineSpec(kind="exact"), language_model=model).decoder.is_exact
 
 
 def test_an_endpoint_opens_with_its_prices(monkeypatch):
@@ -97,7 +98,11 @@ sys.meta_path.insert(0, Blocked())
 import dpsynth_assets.models.engines.decoder_engine
 import dpsynth_assets.models.vllm_decoder.engine
 import dpsynth_assets.models.engines.openai_endpoint
-print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
+import dpsynth_assets.models.vllm_decoder.lockstep
+del sys.meta_path[0]
+import dpsynth_assets.models.vllm_decoder.opening
+import dpsynth_assets.methods.private_prediction
+print(json.dumps([name for name in ("torch", "transformers", "vllm") if name in sys.modules]))
 """
     assert python("-c", program).strip() == "[]"
 

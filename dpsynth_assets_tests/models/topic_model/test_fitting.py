@@ -7,8 +7,6 @@ from dpsynth_assets.models.topic_model.fitting import (
     average_neighbors,
     dense_groups,
     fit_topic_model,
-    principal_components,
-    split,
     within_bounds,
 )
 from dpsynth_assets.models.topic_model.keywords import count_words, words_of
@@ -167,18 +165,6 @@ def test_a_group_without_inner_structure_is_cut_not_lost(monkeypatch):
     assert NOISE not in groups
     assert len(set(groups[:200])) >= 2 <= len(set(groups[200:]))
     assert not set(groups[:200]) & set(groups[200:])
-
-
-def test_principal_components_hold_the_largest_variance():
-    points = np.random.default_rng(5).normal(size=(300, 6)) * [9, 1, 5, 0.1, 3, 0.5]
-    projected = principal_components(points.astype(np.float32), 3)
-    values = np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[:3]
-    np.testing.assert_allclose(np.linalg.norm(projected, axis=0), values, rtol=1e-4)
-
-
-def test_a_split_gives_every_piece_documents():
-    members = unit(np.random.default_rng(6).normal(size=(90, 8)))
-    assert np.unique(split(members, 7, seed=0)).tolist() == list(range(7))
 
 
 @pytest.mark.parametrize("documents", [2, 39])

@@ -132,13 +132,10 @@ def test_a_saved_model_is_the_same_when_loaded(model, folder, corpus):
         assert getattr(loaded, name) == getattr(model, name)
 
 
-def test_files_are_safetensors_parquet_and_json(folder):
-    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".parquet", ".json"}
-
-
-def test_saving_again_replaces_the_model(model, folder):
+def test_a_model_that_is_saved_again_replaces_safetensors_parquet_and_json(model, folder):
     model.save(folder)
     assert TopicModel.load(folder).keywords == model.keywords
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".parquet", ".json"}
 
 
 def manifest_with(folder, **changes):
