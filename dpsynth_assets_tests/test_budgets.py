@@ -41,13 +41,10 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
-def ledger(tmp_path, tmp_path_factory, monkeypatch):
+def ledger(own_home, tmp_path_factory, monkeypatch):
     """In a home that has planned the demo's datasets."""
-    keep_demo_plans(tmp_path_factory, tmp_path)
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
-    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_DATASETS"):
-        monkeypatch.delenv(name, raising=False)
+    keep_demo_plans(tmp_path_factory, own_home)
+    monkeypatch.setenv("DAGSTER_HOME", str(own_home / "dagster"))
     return Ledger(home().ledger_url)
 
 
@@ -70,13 +67,9 @@ def test_rounds_left_are_those_that_the_ledger_still_admits(ledger, accountant):
         pay_for(spec, str(number))
         told.append(row(read_budgets(ledger, [spec]), "letters"))
     assert [each.rounds_left for each in told] == [3, 2, 1, 0]
-    assert [each.rounds for each in told] == [3] * 4
     assert told[0].guarantee == NOTHING_CHARGED
     assert [each.guarantee for each in told[1:]] == ["dp"] * 3
-    spent = [each.spent for each in told]
-    assert spent[0] == 0.0
-    assert spent == sorted(spent)
-    assert spent[-1] <= 6.0
+    assert told[0].spent == 0.0 < told[-1].spent <= 6.0
     assert not any(each.overspent for each in told)
     with pytest.raises(Exception, match="letters"):
         pay_for(spec, "3")

@@ -1,10 +1,8 @@
 """What Dagster does not promise stands in one module, and what it replaces there works."""
 
-import re
 import threading
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import dagster as dg
 from dagster._core.execution.plan import instance_concurrency_context as concurrency
@@ -69,11 +67,3 @@ def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, own_home
     assert len(rested) >= 12
     gaps = [after - before for before, after in pairwise(rested)]
     assert min(gaps) >= 0.05
-
-
-def test_one_module_alone_imports_what_dagster_does_not_promise():
-    inside = Path(dagster_internals.__file__)
-    others = [path for path in inside.parents[1].rglob("*.py") if path != inside]
-    private = re.compile(r"\b(from|import)\s+(dagster\._|dagster_shared)")
-    assert private.search(inside.read_text())
-    assert [path for path in others if private.search(path.read_text())] == []

@@ -1,13 +1,22 @@
 """The files of `deploy/` are valid, agree with one another, and keep what is private in."""
 
 import configparser
+import importlib.util
 import json
 import re
+import shutil
 import warnings
 from pathlib import Path
 
+import dagster as dg
 import pytest
 import yaml
+from dagster._config import process_config, resolve_to_config_type
+from dagster._core.instance.config import dagster_instance_config, dagster_instance_config_schema
+from dagster._core.instance.ref import InstanceRef
+
+from dpsynth_assets.orchestration.resources.executors import declared_executor
+from dpsynth_assets.orchestration.resources.model_pool import GPU_VARIABLE, model_op_tags
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -30,14 +39,11 @@ def production(tmp_path, monkeypatch):
     pytest.importorskip("dagster_aws")
     for name in variables_of_example():
         monkeypatch.setenv(name, "5432" if name.endswith("PORT") else "value")
-    (tmp_path / "dagster.yaml").write_text((DEPLOY / "dagster.yaml").read_text())
+    shutil.copy(DEPLOY / "dagster.yaml", tmp_path)
     return tmp_path
 
 
 def test_dagster_accepts_every_line_of_the_instance(production):
-    from dagster._core.instance.config import dagster_instance_config
-    from dagster._core.instance.ref import InstanceRef
-
     config, _ = dagster_instance_config(str(production))
     assert config["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
     assert config["concurrency"]["pools"] == {"granularity": "op", "default_limit": 1}
@@ -49,12 +55,7 @@ def test_dagster_accepts_every_line_of_the_instance(production):
 
 
 def test_the_example_for_a_laptop_is_accepted_too(tmp_path):
-    import dagster as dg
-    from dagster._core.instance.config import dagster_instance_config
-
-    (tmp_path / "dagster.yaml").write_text(
-        (ROOT / "dpsynth_assets/orchestration/dagster.yaml").read_text()
-    )
+    shutil.copy(ROOT / "dpsynth_assets/orchestration/dagster.yaml", tmp_path)
     with warnings.catch_warnings(action="error"):
         config, _ = dagster_instance_config(str(tmp_path))
         instance = dg.DagsterInstance.from_config(str(tmp_path))
@@ -126,9 +127,15 @@ def made_beside_the_chart():
     return list(yaml.safe_load_all((DEPLOY / "helm" / "home.yaml").read_text()))
 
 
+def served_code():
+    """The chart's deployment of our code."""
+    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
+    return deployment
+
+
 def test_helm_values_refer_to_what_is_there():
     values, made = read("helm/values.yaml"), made_beside_the_chart()
-    (deployment,) = values["dagster-user-deployments"]["deployments"]
+    deployment = served_code()
     volumes = {volume["name"] for volume in deployment["volumes"]}
     assert {mount["name"] for mount in deployment["volumeMounts"]} <= volumes
     assert {"DPSYNTH_HOME", "DPSYNTH_EXECUTOR"} <= set(deployment["env"])
@@ -150,37 +157,25 @@ def snake(value):
 
 
 def accepted(schema, config):
-    from dagster._config import process_config
-
-    result = process_config(schema, config)
+    result = process_config(resolve_to_config_type(schema), config)
     assert result.success, [error.message for error in result.errors]
 
 
 def test_dagster_s_own_classes_accept_what_helm_gives_them():
     launchers = pytest.importorskip("dagster_k8s")
     logs = pytest.importorskip("dagster_aws.s3.compute_log_manager")
-    from dagster._config import resolve_to_config_type
-
     values = read("helm/values.yaml")
     launcher = snake(values["runLauncher"]["config"]["k8sRunLauncher"])
     launcher["env_secrets"] = [secret["name"] for secret in launcher["env_secrets"]]
     instance = {"service_account_name": "dagster", "instance_config_map": "dagster-instance"}
-    accepted(
-        resolve_to_config_type(launchers.K8sRunLauncher.config_type()),
-        {**instance, "postgres_password_secret": "s", "dagster_home": "/d", **launcher},
-    )
-    accepted(
-        resolve_to_config_type(logs.S3ComputeLogManager.config_type()),
-        snake(values["computeLogManager"]["config"]["s3ComputeLogManager"]),
-    )
-    from dagster._core.instance.config import dagster_instance_config_schema
-
+    instance |= {"postgres_password_secret": "s", "dagster_home": "/d"}
+    accepted(launchers.K8sRunLauncher.config_type(), instance | launcher)
+    manager = snake(values["computeLogManager"]["config"]["s3ComputeLogManager"])
+    accepted(logs.S3ComputeLogManager.config_type(), manager)
     concurrency = {name: snake(values["concurrency"][name]) for name in ("pools", "runs")}
     monitoring = snake(values["dagsterDaemon"]["runMonitoring"])
-    accepted(
-        resolve_to_config_type(dagster_instance_config_schema()),
-        {"run_monitoring": monitoring, "concurrency": concurrency},
-    )
+    told = {"run_monitoring": monitoring, "concurrency": concurrency}
+    accepted(dagster_instance_config_schema(), told)
 
 
 def of_kubernetes(kind, part):
@@ -196,8 +191,7 @@ def test_parts_of_manifests_are_of_kubernetes_own_kinds():
         made = of_kubernetes(f"V1{part['kind']}", part)
         assert made.metadata.name == part["metadata"]["name"]
         assert made.api_version == ("apps/v1" if part["kind"] == "Deployment" else "v1")
-    values = read("helm/values.yaml")
-    (deployment,) = values["dagster-user-deployments"]["deployments"]
+    values, deployment = read("helm/values.yaml"), served_code()
     lists = {"volumes": "Volume", "volumeMounts": "VolumeMount", "envSecrets": "SecretEnvSource"}
     for key, kind in lists.items():
         assert [of_kubernetes(f"V1{kind}", part) for part in deployment[key]]
@@ -213,16 +207,12 @@ def test_the_code_that_is_served_loads_new_dataset_files_when_it_is_reloaded():
     (command,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert json.loads(command)[:3] == ["dagster", "code-server", "start"]
     assert f'"{entry["grpc_server"]["port"]}", "-m", "dpsynth_assets.definitions"' in command
-    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
-    assert deployment["codeServerArgs"] == ["-m", "dpsynth_assets.definitions"]
+    assert served_code()["codeServerArgs"] == ["-m", "dpsynth_assets.definitions"]
 
 
 def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
     """What they are called there is what its GPU node hands out."""
-    from dpsynth_assets.orchestration.resources.model_pool import GPU_VARIABLE, model_op_tags
-
-    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
-    monkeypatch.setenv(GPU_VARIABLE, deployment["env"][GPU_VARIABLE])
+    monkeypatch.setenv(GPU_VARIABLE, served_code()["env"][GPU_VARIABLE])
     asked = model_op_tags(1)["dagster-k8s/config"]["container_config"]["resources"]["limits"]
     (endpoint,) = [part for part in made_beside_the_chart() if part["kind"] == "Deployment"]
     (container,) = endpoint["spec"]["template"]["spec"]["containers"]
@@ -236,13 +226,8 @@ def test_nothing_is_pulled_by_a_moving_tag(name):
 
 @pytest.mark.parametrize("name", ["local", "in_process", "kubernetes"])
 def test_executors_accept_their_run_configuration(name, monkeypatch):
-    import dagster as dg
-
     if name == "kubernetes":
         pytest.importorskip("dagster_k8s")
-    from dpsynth_assets.orchestration.resources.executors import declared_executor
-    from dpsynth_assets.orchestration.resources.model_pool import model_op_tags
-
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
 
@@ -256,10 +241,6 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
 
 @pytest.mark.parametrize(("name", "remedy"), [("slurm", "local"), ("ray", "extra `ray`")])
 def test_an_executor_that_is_not_there_says_what_to_do(name, remedy, monkeypatch):
-    import importlib.util
-
-    from dpsynth_assets.orchestration.resources.executors import declared_executor
-
     if name == "ray" and importlib.util.find_spec("dagster_ray"):
         pytest.skip("dagster-ray is installed")
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)

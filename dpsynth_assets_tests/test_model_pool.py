@@ -14,8 +14,6 @@ from dpsynth_assets.orchestration.resources.model_pool import (
 )
 
 NVIDIA = "nvidia.com/gpu"
-BOTH = {PROCESSOR_POOL, GPU_POOL}
-ONE_PLACE = {"concurrency": {"pools": {"default_limit": 1}}}
 
 
 def op_tags(devices):
@@ -42,10 +40,9 @@ def test_what_is_no_name_of_gpus_is_refused(name, monkeypatch):
         model_op_tags(1)
 
 
-@pytest.mark.parametrize("gpu", [NVIDIA, "nvidia.com/mig-1g.5gb"])
-def test_a_kubernetes_executor_puts_the_limit_into_the_steps_pod(gpu, monkeypatch):
+def test_a_kubernetes_executor_puts_the_limit_into_the_steps_pod(monkeypatch):
     job = pytest.importorskip("dagster_k8s.job")
-    monkeypatch.setenv(GPU_VARIABLE, gpu)
+    monkeypatch.setenv(GPU_VARIABLE, NVIDIA)
     manifest = job.construct_dagster_k8s_job(
         job_config=job.DagsterK8sJobConfig(job_image="image", dagster_home="/home"),
         args=["dagster", "api", "execute_step"],
@@ -53,7 +50,7 @@ def test_a_kubernetes_executor_puts_the_limit_into_the_steps_pod(gpu, monkeypatc
         user_defined_k8s_config=job.get_user_defined_k8s_config(op_tags(2)),
     ).to_dict()
     [container] = manifest["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"] == {gpu: "2"}
+    assert container["resources"]["limits"] == {NVIDIA: "2"}
 
 
 def test_a_ray_executor_reads_the_number_of_devices(monkeypatch):
@@ -83,13 +80,3 @@ def test_a_step_waits_in_the_pool_of_the_device_that_it_runs_on(
     assert model_pool(gpus) == pool
     # Only the end of a process frees the memory of a GPU.
     assert declared_executor().name == ("multiprocess" if here else "in_process")
-
-
-def test_a_step_on_processors_runs_while_another_holds_the_gpu(tmp_path):
-    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=ONE_PLACE) as instance:
-        pools = instance.event_log_storage
-        for name in BOTH:
-            pools.initialize_concurrency_limit_to_default(name)
-        assert pools.claim_concurrency_slot(GPU_POOL, "first", "trains").is_claimed
-        assert not pools.claim_concurrency_slot(GPU_POOL, "second", "trains").is_claimed
-        assert pools.claim_concurrency_slot(PROCESSOR_POOL, "second", "embeds").is_claimed

@@ -160,14 +160,6 @@ def test_facts_behind_a_fold_are_in_both_forms(page):
     assert "<code>dpsynth audit</code>" in page
 
 
-def test_long_names_may_break_and_dates_and_numbers_with_their_spread_may_not(page):
-    assert "mean_<wbr>clustered" in page
-    links = TableBlock(("asset",), ((Link("a/b_c", "/assets/a/b_c"),),), (False,))
-    assert "[a/\u200bb\\_\u200bc](/assets/a/b_c)" in to_markdown([links])
-    assert '<span class="whole">2026-11-23</span> 04:17' in page
-    assert "0.61 ±\N{NO-BREAK SPACE}0.02" in page
-
-
 LIGHT, DARK, PRINTED = (
     dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", colors))
     for colors in re.findall(

@@ -1,7 +1,6 @@
 """Pictures show the numbers they are named after; private ones stay in the report."""
 
 import json
-import struct
 from functools import partial
 
 import numpy as np
@@ -27,12 +26,6 @@ INTERNAL_FACTS = {
 }
 ROWS = pl.DataFrame({"text": ["a", "b"], "label": ["x", "y"]})
 FACTS = {"private_tokens": 30, "public_tokens": 90, "rows": 4}
-
-
-def size_of(png):
-    """Width and height of a PNG in pixels."""
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    return struct.unpack(">II", png[16:24])
 
 
 @pytest.fixture
@@ -71,18 +64,13 @@ def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
 # Pictures
 
 
-def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
+def test_pictures_have_titles_that_say_which_are_internal():
     internal = plots.internal_pictures({"median": INTERNAL_FACTS, "mean": {}})
     released = plots.released_pictures({"mean_svt": FACTS})
     assert list(internal) == ["batch_costs", "token_costs"]
     assert list(released) == ["private_tokens"]
     assert all("(internal)" in plots.TITLES[name] for name in internal)
     assert not any("(internal)" in plots.TITLES[name] for name in released)
-    for png in (internal | released).values():
-        width, height = size_of(png)
-        assert 400 < width < 800
-        assert 100 < height < 600
-        assert len(png) < 60_000
     assert plots.internal_pictures({"mean": {"seconds": 1.0}}) == {}
     for nothing in ({}, {"rows": 5}, {"private_tokens": 0, "public_tokens": 0}):
         assert plots.released_pictures({"refused": nothing}) == {}
@@ -96,13 +84,6 @@ def test_the_histogram_of_batches_counts_each_once_and_marks_the_dearest(drawn):
     assert "50%" in axes.get_legend().get_texts()[0].get_text()
 
 
-def test_costs_along_a_text_are_drawn_as_mean_and_median(drawn):
-    plots.position_cost_plot({"median": plots.position_costs(INTERNAL_FACTS)})
-    mean, middle = drawn[0].lines
-    assert mean.get_ydata().tolist() == [0.5, 0.2, 0.1]
-    assert middle.get_ydata().tolist() == [0.4, 0.2, 0.1]
-
-
 def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_room(drawn):
     kept = plots._MOST_BARS + 10
     before, after = np.arange(kept + 50.0)[::-1], np.full(kept + 50, np.nan)
@@ -113,11 +94,6 @@ def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_ro
     assert [bar.get_height() for bar in bars[:3]] == before[:3].tolist()
     assert {bar.get_height() for bar in bars[kept : 2 * kept]} == {-1.0}
     assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["before", "after"]
-
-
-def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
-    plots.released_pictures({"mean_svt": FACTS, "mean": {"private_tokens": 5}})
-    assert {text.get_text() for text in drawn[0].texts} == {"25%", "100%"}
 
 
 def test_batches_add_up_to_one_in_the_cumulative_picture(drawn):

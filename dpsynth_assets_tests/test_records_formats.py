@@ -47,6 +47,11 @@ def plain(path, **changes):
     return declare(path, columns={"text": "body"}, public_facts={}, **changes)
 
 
+def columns_of(path, columns=TEXT):
+    """The declared columns of a file."""
+    return read_source(SourceSpec(path=str(path)), columns)
+
+
 def writing(name, content):
     """Writes a file of what a table makes."""
 
@@ -215,10 +220,8 @@ def test_a_torn_line_of_a_csv_file_spoils_itself_alone(tmp_path, name):
     quoted = [f'{key},"{text.replace(chr(34), chr(34) * 2)}",{last}\n' for key, text, last in sound]
     lines = [line.encode() for line in quoted]
     (tmp_path / "a.csv").write_bytes(b"".join([b"key,body,unread\n", *lines[:4], line, *lines[4:]]))
-    found = read_source(
-        SourceSpec(path=str(tmp_path / "a.csv")),
-        ColumnNames(text="body", others={"columns.id": "key"}),
-    )
+    columns = ColumnNames(text="body", others={"columns.id": "key"})
+    found = columns_of(tmp_path / "a.csv", columns)
     kept = found.filter(READABLE).select("key", "body").rows()
     assert kept == [row[:2] for row in (*sound[:4], *read, *sound[4:])]
     assert found.height - len(kept) == (not read and name != "a blank line")
@@ -231,7 +234,7 @@ def test_csv_files_as_programs_write_them_are_read(tmp_path, end):
     marked = "sep=;\n" + "\n".join(lines).replace(",", ";")
     (tmp_path / "marked.csv").write_text(marked)
     for name in ("a.csv", "marked.csv"):
-        found = read_source(SourceSpec(path=str(tmp_path / name)), TEXT)
+        found = columns_of(tmp_path / name)
         assert found["body"].to_list() == ["text 0", "text 1", "text 2"], name
 
 
@@ -242,7 +245,7 @@ def test_names_of_classes_are_read_from_the_schema_of_a_parquet_file(tmp_path):
     )
     pq.write_table(table, tmp_path / "a.parquet")
     columns = ColumnNames(text="body", others={"columns.labels.0": "stars"})
-    found = read_source(SourceSpec(path=str(tmp_path / "a.parquet")), columns)
+    found = columns_of(tmp_path / "a.parquet", columns)
     assert found["stars"].to_list() == ["good", "bad", None]
     for values, expected in (
         (["good", "bad", None],) * 2,
@@ -251,7 +254,7 @@ def test_names_of_classes_are_read_from_the_schema_of_a_parquet_file(tmp_path):
     ):
         other = pa.table({"body": ["a", "b", "c"], "stars": values})
         pq.write_table(other.replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet")
-        found = read_source(SourceSpec(path=str(tmp_path / "a.parquet")), columns)
+        found = columns_of(tmp_path / "a.parquet", columns)
         assert found["stars"].to_list() == expected
 
 
@@ -267,7 +270,7 @@ def test_metadata_of_hugging_face_that_cannot_be_read_is_one_line(tmp_path, writ
     info.write_text(written.replace('{"info": ', "").removesuffix("}"))
     for path in (tmp_path / "a.parquet", folder):
         with pytest.raises(SourceError, match=r"Hugging Face.s metadata with the features") as told:
-            read_source(SourceSpec(path=str(path)), ColumnNames(text="body", others={"x": "stars"}))
+            columns_of(path, ColumnNames(text="body", others={"x": "stars"}))
         assert "\n" not in str(told.value)
 
 
@@ -297,25 +300,25 @@ def test_a_column_of_numbers_is_no_text_and_one_of_lists_no_label(tmp_path):
 
 @pytest.mark.parametrize("kind", [pl.List(pl.Enum(["HIV"])), pl.Struct({"HIV": pl.String})])
 def test_a_type_is_named_without_the_data_that_it_holds(tmp_path, kind):
-    source = SourceSpec(path=str(tmp_path / "a.parquet"))
-    write_parquet(tmp_path, pl.DataFrame({"body": pl.Series([None], dtype=kind), "k": ["k"]}))
+    file = write_parquet(
+        tmp_path, pl.DataFrame({"body": pl.Series([None], dtype=kind), "k": ["k"]})
+    )
     for text, others in (("body", {}), ("k", {"columns.id": "body"})):
         with pytest.raises(SourceError, match=r"got type (List|Struct) in") as raised:
-            read_source(source, ColumnNames(text=text, others=others))
+            columns_of(file, ColumnNames(text=text, others=others))
         assert "HIV" not in str(raised.value)
 
 
 def test_bytes_that_are_an_id_and_small_floats_are_read_and_durations_are_refused(tmp_path):
     columns = ColumnNames(text="body", others={"columns.id": "key", "columns.labels.0": "stars"})
-    source = SourceSpec(path=str(tmp_path / "a.parquet"))
     frame = pl.DataFrame({"body": ["a", "b"], "key": [b"\xff\x01", b"k"], "stars": [0.1, 2.0]})
-    write_parquet(tmp_path, frame.with_columns(pl.col("stars").cast(pl.Float32)))
-    found = read_source(source, columns)
+    file = write_parquet(tmp_path, frame.with_columns(pl.col("stars").cast(pl.Float32)))
+    found = columns_of(file, columns)
     assert (found["key"].to_list(), found["stars"].to_list()) == (["ff01", "k"], ["0.1", "2"])
     write_parquet(tmp_path, frame.with_columns(pl.col("stars").cast(pl.Int64).cast(pl.Duration)))
     with pytest.raises(SourceError, match=r"labels\.0: .* got type Duration.*a\.parquet\. Name"):
-        read_source(source, columns)
-    assert read_source(source, replace(columns, any_type=True)).height == 2
+        columns_of(file, columns)
+    assert columns_of(file, replace(columns, any_type=True)).height == 2
 
 
 def test_an_unreachable_hub_is_one_line_with_a_way_out(monkeypatch):
@@ -352,5 +355,4 @@ def test_one_quoted_record_whose_lines_look_like_rows_is_one_record(tmp_path):
     text = "\n".join(["hello", *(f"{number},a row" for number in range(50)), "bye,now"])
     with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["key", "body"], ["1", "first"], ["2", text], ["3", "last"]])
-    found = read_source(SourceSpec(path=str(tmp_path / "a.csv")), TEXT)
-    assert found["body"].to_list() == ["first", text, "last"]
+    assert columns_of(tmp_path / "a.csv")["body"].to_list() == ["first", text, "last"]

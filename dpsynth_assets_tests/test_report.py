@@ -46,16 +46,6 @@ def test_ten_rows_of_each_corpus_stand_beside_each_other_by_label():
     assert [row[0] for row in table.rows] == many, "every label has a sample"
 
 
-def test_samples_of_many_corpora_stand_in_several_tables_and_long_texts_are_cut():
-    samples = {f"corpus {i}": [("", "word " * 1_000)] for i in range(6)}
-    tables = [block for block in sample_blocks(samples) if isinstance(block, TableBlock)]
-    assert [len(table.header) for table in tables] == [5, 3]
-    assert len(tables[0].rows) == 10
-    assert tables[0].rows[0][0] == "—"
-    assert len(tables[0].rows[0][1]) <= 600
-    assert sample_blocks({"none": []}) == []
-
-
 def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
     floor = {**TABLE[1], "name": "public only", "role": "floor", "mauve": 0.99}
     page = _report([*TABLE, floor]).markdown

@@ -20,7 +20,6 @@ from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_na
 from dpsynth_assets.orchestration.instance import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.assets.test_schedules import spec_with
@@ -35,7 +34,7 @@ KEYS = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("known_speed")
+pytestmark = pytest.mark.usefixtures("known_speed", "own_home")
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +104,9 @@ def test_an_empty_selection_is_not_the_whole_cohort(selection):
 
 
 @pytest.fixture
-def declared(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def declared(ledger):
     spec = spec_with(methods=[{"method": "mean_uniform"}])
-    return spec, plan_dataset(spec), Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    return spec, plan_dataset(spec), ledger
 
 
 @pytest.fixture
@@ -200,10 +198,9 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     assert ("`temperature`" in told, "`inputs`" in told, "\n" in told) == (True, False, False)
 
 
-def test_a_release_on_another_that_is_drawn_anew_is_asked_about(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_a_release_on_another_that_is_drawn_anew_is_asked_about(ledger, monkeypatch):
     spec = spec_with(methods=[{"method": "mean_clustered"}], cluster_histogram={})
-    plan, ledger = plan_dataset(spec), Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    plan = plan_dataset(spec)
     (histogram, corpus), inputs = plan.releases, {"public_clusters": "clusters"}
     for part, asset in ((plan.histogram, histogram.asset), (plan.methods[0], corpus.asset)):
         request = stage_request(spec, part, part.plan.stages[0], release="1", inputs=inputs)
@@ -220,20 +217,17 @@ def test_a_release_on_another_that_is_drawn_anew_is_asked_about(tmp_path, monkey
     assert pending_releases(spec, {corpus.asset}, "", ledger) == []
 
 
-def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(ledger, monkeypatch):
     spec = spec_with(methods=[{"method": "aug_pe"}], public_facts={})
     bases = [
         PublicDataSpec(name="demo", domain=domain, language_model={"kind": "smollm2"})
         for domain in ("", "Reviews of shops")
     ]
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     old, new = (plan_dataset(spec, base) for base in bases)
     (method,) = old.methods
     (stage,) = [each for each in method.plan.stages if each.mechanism is not None]
     request = stage_request(spec, method, stage, release="1", inputs={"public_corpus": "x"})
-    reservation = ledger.reserve(request, old.budget, old.releases)
-    ledger.commit(reservation, artifact_digest="00", artifact_uri="u")
+    ledger.reserve(request, old.budget, old.releases)
     for plan, asked in ((old, []), (new, [request.asset])):
         monkeypatch.setattr(run_module, "plan_dataset", lambda *_, plan=plan: plan)
         pending = pending_releases(spec, {request.asset}, "", ledger)

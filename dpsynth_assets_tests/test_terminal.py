@@ -76,14 +76,6 @@ def test_examples_parse_and_end_the_help(path, monkeypatch, tmp_path):
         assert command.name == COMMANDS[path].name
 
 
-def test_the_list_of_commands_says_what_each_is():
-    told = said("--help")
-    assert told.exit_code == 0
-    for name, entry in ENTRIES.items():
-        assert name in told.output
-        assert entry.help in " ".join(told.output.replace("│", " ").split())
-
-
 def test_the_version_is_that_of_the_package():
     from importlib.metadata import version
 

@@ -2,9 +2,6 @@
 
 from dataclasses import fields
 
-import pytest
-
-from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.speed import MachineSpeed
 
 SECONDS = {"read": 1e-3, "step": 0.05, "written": 3e-3, "embedded": 1e-4, "trained": 0.02}
@@ -16,15 +13,3 @@ def speed_of(factor=1.0):
     known |= {"other": factor, "tokens_a_character": 0.25, "parameters": 135e6}
     assert set(known) == {each.name for each in fields(MachineSpeed)}
     return MachineSpeed(**known)
-
-
-@pytest.fixture
-def fixed_speed(monkeypatch, tmp_path):
-    """Sets the machine's speed, in multiples of seconds; at first 1."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-
-    def change(factor):
-        monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of(factor))
-
-    change(1.0)
-    return change

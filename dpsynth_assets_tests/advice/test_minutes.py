@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dpsynth_assets.advice import speed as module
+from dpsynth_assets.advice import minutes as minutes_module, speed as module
 from dpsynth_assets.advice.minutes import expected_minutes
 from dpsynth_assets.advice.speed import SpeedUnknownError, machine_speed
 from dpsynth_assets.datasets import PublicDataSpec
@@ -18,6 +18,8 @@ from dpsynth_assets_tests.declared import private
 BASE = PublicDataSpec(name="words", domain="Letters", language_model={"kind": "smollm2"})
 AUG_PE = {"method": "aug_pe", "settings": {"population": 40, "iterations": 2, "rows": 50}}
 
+pytestmark = pytest.mark.usefixtures("own_home", "known_speed")
+
 
 def cohort(*methods, records=4000, **further):
     own = {"public_facts": {"records": records}, "methods": list(methods or (AUG_PE,))}
@@ -28,19 +30,18 @@ def minutes(spec, base=BASE):
     return expected_minutes(spec, plan_dataset(spec, base), base)
 
 
-def test_every_method_has_minutes_and_the_run_has_those_of_all_and_more(fixed_speed):
+def test_every_method_has_minutes_and_the_run_has_those_of_all_and_more(monkeypatch):
     both = minutes(cohort(AUG_PE, {"method": "epsvec"}))
     assert set(both.releases) == {"aug_pe", "epsvec"}
     assert both.whole > sum(both.releases.values())
     alone = minutes(cohort(AUG_PE))
     assert alone.releases["aug_pe"] == both.releases["aug_pe"]
     assert (alone.unknown, alone.whole < both.whole) == ("", True)
-    fixed_speed(2.0)
+    monkeypatch.setattr(minutes_module, "machine_speed", lambda _base: speed_of(2.0))
     assert minutes(cohort(AUG_PE)).whole == pytest.approx(2 * alone.whole)
 
 
-def test_encoders_are_counted_with_their_runs_and_one_that_is_not_here_as_bert(fixed_speed):
-    del fixed_speed
+def test_encoders_are_counted_with_their_runs_and_one_that_is_not_here_as_bert():
     without, once, thrice, absent = (
         minutes(cohort(evaluation={"rows": 50, "encoder": encoder})).whole
         for encoder in (None, {"runs": 1}, {"runs": 3}, {"runs": 1, "model": "owner/absent"})
@@ -49,9 +50,8 @@ def test_encoders_are_counted_with_their_runs_and_one_that_is_not_here_as_bert(f
     assert once - without < absent - without
 
 
-def test_no_record_is_counted(fixed_speed):
+def test_no_record_is_counted():
     """The file that holds the records is nowhere: only their declared number is known."""
-    del fixed_speed
     declared, more = minutes(cohort(records=1000)), minutes(cohort(records=100_000))
     assert more.whole > declared.whole
     assert minutes(cohort(records=None)).whole > 0
@@ -65,8 +65,7 @@ def test_no_record_is_counted(fixed_speed):
         ({"model": "owner/judge"}, "owner/judge, whose speed was not measured"),
     ],
 )
-def test_what_runs_elsewhere_is_not_guessed(engine, why, fixed_speed):
-    del fixed_speed
+def test_what_runs_elsewhere_is_not_guessed(engine, why):
     message = {"role": "user", "content": "Write a letter."}
     prompt = {"message_template": [message], "replacement_rules": []}
     settings = {"api": "engine", "random_prompt": prompt, "variation_prompt": prompt}
@@ -84,7 +83,8 @@ def test_what_runs_elsewhere_is_not_guessed(engine, why, fixed_speed):
         ({"kind": "smollm2", "decoder": "vllm"}, "decoded by vLLM"),
     ],
 )
-def test_a_model_that_is_not_here_says_so(model, why, own_home):
+def test_a_model_that_is_not_here_says_so(model, why, monkeypatch):
+    monkeypatch.setattr(minutes_module, "machine_speed", machine_speed)
     base = PublicDataSpec.model_validate({"name": "words", "language_model": model})
     found = minutes(cohort(), base)
     assert why in found.unknown
@@ -97,7 +97,6 @@ def test_a_model_that_is_not_here_says_so(model, why, own_home):
 @pytest.fixture
 def trials(monkeypatch, tmp_path):
     """A machine whose trials are counted, and what they depend on can be changed."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     made, parts = [], {"machine": ["processor", "avx2"], "files": [["weights", 1, 2]]}
     monkeypatch.setattr(module, "packaged_model", lambda: tmp_path)
     monkeypatch.setattr(module, "language_model_manifest", lambda _: {"path": "weights"})

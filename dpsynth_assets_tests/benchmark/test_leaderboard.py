@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.benchmark.leaderboard import leaderboard, promise_of
-from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage, pictures
+from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.metrics.metric import RESAMPLES
 
@@ -76,17 +76,6 @@ def test_the_page_says_what_is_missing_refused_and_decided(board):
     page = LeaderboardPage(board).to_html()
     assert page.startswith("<!DOCTYPE html>")
     assert "data:image/png" in page
-
-
-def test_plots_show_epsilon_cost_and_records(board):
-    drawn = pictures(board.of("yelp"), "yelp")
-    assert [title.removeprefix("yelp: ") for title in drawn] == [
-        "MAUVE against ε",
-        "MAUVE against processor minutes",
-        "MAUVE against records",
-    ]
-    assert all(png.startswith(b"\x89PNG") for png in drawn.values())
-    assert pictures([], "yelp") == {}
 
 
 def test_the_json_reads_back_and_holds_no_resamples(board):

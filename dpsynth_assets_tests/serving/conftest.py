@@ -81,7 +81,19 @@ def source():
 
 
 @pytest.fixture
-def opened(source):
-    made = endpoint(source)
-    yield made
-    made.queue.close()
+def opening():
+    """Opens endpoints, whose queues are closed when the test ends."""
+    made = []
+
+    def opening(source, **settings):
+        made.append(endpoint(source, **settings))
+        return made[-1]
+
+    yield opening
+    for each in made:
+        each.queue.close()
+
+
+@pytest.fixture
+def opened(opening, source):
+    return opening(source)

@@ -63,20 +63,16 @@ FILES = {
 COMMANDS = {
     "no such command": ["pln"],
     "no such option": ["plan", "tickets", "--al"],
-    "plan of a stranger": ["plan", "tickts"],
     "plan of a null byte": ["plan", "a\x00b"],
     "run of a stranger": ["run", "tickts", "--yes"],
-    "run of a misspelt key": ["run", "tickets", "--select", 'key:"tickets/mean_clusterd/corpus"'],
     "audit used-by a stranger": ["audit", "used-by", "tickts", "7"],
     "audit of no audit": ["audit", "run", "--only", "nothing"],
     "check of a device": ["datasets", "check", "/dev/null/x"],
     "leak-scan without a file": ["leak-scan", "--canaries", "/nowhere"],
-    "ledger of no command": ["ledger", "shw"],
     "ledger accept without a reason": ["ledger", "accept", "--because", " "],
     "ledger accept of nothing lost": ["ledger", "accept", "--because", "x"],
     "ledger restore of nothing": ["ledger", "restore", "/nowhere", "--because", "x"],
     "init of nothing": ["init", "/nowhere.csv"],
-    "evaluate of nothing": ["evaluate", "/nowhere.csv", "--real", "/nowhere.csv"],
 }
 
 
