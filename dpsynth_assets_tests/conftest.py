@@ -213,18 +213,18 @@ def own_postgres() -> Iterator["PostgresServer"]:
 
 
 @pytest.fixture
-def postgres_url(request: pytest.FixtureRequest) -> str:
-    """URL of a database without a ledger: of our own server, or of DPSYNTH_TEST_POSTGRES.
+def postgres_url(postgres_server: sa.URL) -> str:
+    """URL of a database without a ledger."""
+    return emptied(postgres_server)
 
-    Our own is emptied for each test, which is many times faster than a new database with fsync.
-    """
-    given = os.environ.get("DPSYNTH_TEST_POSTGRES")
-    if given:
-        _execute(sa.make_url(given), "DROP TABLE IF EXISTS privacy_ledger")
-        return given
-    server: sa.URL = request.getfixturevalue("postgres_server")
-    patience = f"SET lock_timeout = '{PATIENCE_SECONDS}s'"  # A session left open holds its locks.
-    _execute(server, patience, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+
+def emptied(server: sa.URL) -> str:
+    """Empties a database, many times faster than a new one is made with fsync; returns its URL."""
+    engine = sa.create_engine(server, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:  # A session left open holds its locks.
+        connection.exec_driver_sql(f"SET lock_timeout = '{PATIENCE_SECONDS}s'")
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
     return server.render_as_string(hide_password=False)
 
 
@@ -277,10 +277,3 @@ def _programs() -> Path | None:
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
     folders = [*([Path(found).resolve().parent] if found else []), *debian[::-1]]
     return next((f for f in folders if (f / "initdb").exists()), None)
-
-
-def _execute(url: sa.URL, *statements: str) -> None:
-    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)

@@ -29,7 +29,6 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.audit_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
-from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 from dpsynth_assets_tests.assets.declared_cases import letters, pay_for
 from dpsynth_assets_tests.children import dpsynth
@@ -183,15 +182,6 @@ def test_a_cohort_without_a_whole_round_or_without_a_corpus_is_said_to_be_so():
     assert until(replace(spent, spent=14.99, left=0.01)) == "used up"
     assert not spent.paid_for_nothing
     assert replace(spent, published=False).paid_for_nothing
-
-
-@pytest.mark.parametrize(
-    ("share", "full"), [(0.0, 0), (1e-6, 1), (0.5, 6), (0.999, 11), (1.0, 12), (7.0, 12)]
-)
-def test_a_bar_is_full_only_where_nothing_is_left_and_empty_only_where_nothing_is_spent(
-    share, full
-):
-    assert str(Bar(share, "")) == "█" * full + "░" * (12 - full)
 
 
 def audit(instance, cohort, *findings):

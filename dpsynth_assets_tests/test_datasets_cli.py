@@ -77,30 +77,19 @@ def test_what_a_plan_finds_is_one_line_with_file_and_field(folder, second, line)
 @pytest.mark.parametrize(
     ("labels", "domain", "told"),
     [
-        (
-            ["ABBR", "3", "neg"],
-            "Short questions",
-            "in words what a text is, got 'ABBR', '3', 'neg'",
-        ),
+        (["ABBR", "neg"], "Short questions", "in words what a text is, got 'ABBR', 'neg'"),
         ({"ABBR": "abbreviation", "neg": "complaint"}, "Short questions", ""),
         (["Sports", "Sci/Tech"], "Questions", "at least two words in the domain of the public"),
     ],
 )
 def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, labels, domain, told):
-    model = {"kind": "smollm2"}
-    base = PublicDataSpec(name="demo", domain=domain, language_model=model)
+    base = PublicDataSpec(name="demo", domain=domain, language_model={"kind": "smollm2"})
     monkeypatch.setattr(command, "declared_base", lambda _name: base)
-    (folder / "reviews.csv").touch()
-    file = write(
-        folder,
-        columns={"labels": ["kind"]},
-        public_facts={"labels": {"kind": labels}},
-        methods=[{"method": "aug_pe"}],
-    )
+    named = {"columns": {"labels": ["kind"]}, "public_facts": {"labels": {"kind": labels}}}
+    file = write(folder, methods=[{"method": "aug_pe"}], **named)
     lines = [line for line in check(file).output.splitlines() if "reviews.csv" not in line]
-    assert [line for line in lines if "prompts" in line or "domain" in line] == [
-        line for line in lines if told and told in line
-    ]
+    found = [line for line in lines if "prompts" in line or "domain" in line]
+    assert (len(found), told in "".join(found)) == (bool(told), True)
 
 
 def test_a_file_whose_plan_cannot_be_made_at_all_is_an_error(folder, monkeypatch):

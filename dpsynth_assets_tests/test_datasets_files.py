@@ -88,7 +88,6 @@ def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, m
     "kind",
     [
         "type: dpsynth_assets.components.PrivateDatasett",
-        "type: dpsynth_asset.components.PublicData",
         "type: dpsynth-assets.components.PrivateDataset",
         "",
     ],

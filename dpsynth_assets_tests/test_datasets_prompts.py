@@ -49,12 +49,9 @@ def test_braces_that_are_no_placeholder_may_stand_in_a_template(parse):
     [
         ({"private": "no place for a text"}, "private"),
         ({"private": "{examples} and {examples}"}, "private"),
-        ({"private": "{example}"}, "private"),
         ({"private": "{exmaples}"}, "private"),
         (PROMPT | {"example": "no text"}, "example"),
-        (PROMPT | {"example": "{example}{example}"}, "example"),
         ({"public": "{examples}"}, "public"),
-        ({"public_text": "{example}"}, "public_text"),
         (PROMPT | {"response_start": "{schema}"}, "response_start"),
         ({"public": "a", "public_text": "b"}, "public_text"),
         ({"example": "{example}"}, "example"),

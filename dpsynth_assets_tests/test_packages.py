@@ -135,19 +135,15 @@ def packed(house, target, changed_rows=lambda rows: rows, **changes):
     return write_package(packager, target, folder=planned.folder, label=label, hub=HUB, fill=fill)
 
 
+OWN = ("origin", "method", "id")
+
+
 @pytest.mark.parametrize(
     "lie",
     [
         *(
             lambda rows, column=column: rows.with_columns(pl.lit("billing").alias(column))
-            for column in (
-                "text",
-                "label",
-                "dpsynth_origin",
-                "dpsynth_method",
-                "dpsynth_id",
-                "note",
-            )
+            for column in ("text", "label", *(f"dpsynth_{name}" for name in OWN), "note")
         ),
         lambda rows: rows.head(2),
         lambda rows: rows.reverse(),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from functools import partial
 
 import polars as pl
@@ -32,6 +33,7 @@ from dpsynth_assets.report.cards import (
     statement_problems,
 )
 from dpsynth_assets.report.label import cohort_label, corpus_label
+from dpsynth_assets_tests.declared import audit_result
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
 HISTOGRAM = DiscreteLaplaceEvent(scale=5.0)
@@ -80,14 +82,6 @@ def publish(folder, ledger, reservation):
     label = corpus_label(ledger.entries(), reservation)
     (folder / "privacy_label.json").write_text(json.dumps(label))
     (folder / "README.md").write_text(dataset_card(label, columns=rows.columns, rows=1))
-
-
-def state(folder, ledger):
-    folder.mkdir()
-    label = cohort_label(ledger.entries(), "tickets")
-    facts = {"releases": releases(ledger.entries(), label), "ledger_ok": True}
-    (folder / "privacy_label.json").write_text(json.dumps(label))
-    (folder / "privacy_statement.md").write_text(privacy_statement(label, facts))
 
 
 def test_a_label_has_every_section_an_honest_report_needs(ledger):
@@ -271,25 +265,23 @@ def test_a_label_of_another_ledger_is_refused(ledger, folder, tmp_path):
 
 
 def test_a_statement_is_compared_in_the_same_way(ledger, tmp_path):
-    folder = tmp_path / "statement"
     histogram_and_corpus(ledger)
-    state(folder, ledger)
-    assert statement_problems(folder, ledger.entries()) == []
-    text = folder / "privacy_statement.md"
+    label = cohort_label(ledger.entries(), "tickets")
+    facts = {"releases": releases(ledger.entries(), label), "ledger_ok": True}
+    (tmp_path / "privacy_label.json").write_text(json.dumps(label))
+    text = tmp_path / "privacy_statement.md"
+    text.write_text(privacy_statement(label, facts))
+    assert statement_problems(tmp_path, ledger.entries()) == []
     text.write_text(text.read_text().replace("released", "charged only", 1))
-    assert statement_problems(folder, ledger.entries())
+    assert statement_problems(tmp_path, ledger.entries())
 
 
 def test_audits_are_printed_on_the_card(ledger):
-    audit = {"name": "mean-token", "kind": "exact", "passed": True}
-    audit |= {"claimed": 0.1, "observed": 0.1}
+    audit = asdict(audit_result("mean-token", claimed=0.1, observed=0.1))
     reservation = histogram_and_corpus(ledger)
-    label = corpus_label(ledger.entries(), reservation, [audit])
-    card = dataset_card(label, columns=["text"], rows=1)
-    assert "mean-token: passed" in card
-    assert "None were run here" in dataset_card(
-        corpus_label(ledger.entries(), reservation), columns=["text"], rows=1
-    )
+    for audits, told in (([audit], "mean-token: passed"), ([], "None were run here")):
+        label = corpus_label(ledger.entries(), reservation, audits)
+        assert told in dataset_card(label, columns=["text"], rows=1)
 
 
 def test_settings_are_written_as_words_and_a_prompt_as_it_stands(ledger):

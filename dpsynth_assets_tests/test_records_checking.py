@@ -58,7 +58,6 @@ def test_records_beyond_the_bound_of_their_unit_are_counted(tmp_path):
     [
         ({"text": " \n\t"}, "columns.text", "1 row set aside (missing text; row 2)"),
         ({"text": [SECRET]}, "columns.text", "text is not a string; row 2"),
-        ({"text": 5}, "columns.text", "text is not a string; row 2"),
         ({"text": f"{SECRET} \ufffd"}, "columns.text", "text is not UTF-8; row 2"),
         ({"kind": SECRET}, "columns.labels", "missing or unknown label; row 2"),
         ({"kind": None}, "columns.labels", "missing or unknown label; row 2"),
@@ -101,10 +100,8 @@ def test_repeated_ids_under_replace_one_are_an_error(tmp_path, text):
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        *(
-            ({"source": {"path": f"/absent/{end}"}}, "source.path")
-            for end in ("a.csv", "*.csv", "")
-        ),
+        ({"source": {"path": "/absent/a.csv"}}, "source.path"),
+        ({"source": {"path": "/absent/*.csv"}}, "source.path"),
         ({"evaluation": {"canaries": "/absent/none.txt"}}, "evaluation.canaries"),
         (
             {"source": {"path": "/absent/a.csv"}, "budget": {"epsilon": 0, "delta": 1e-6}},

@@ -17,7 +17,6 @@ from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.pairs import pairwise
 from dpsynth_assets_tests.stored import read_private_records
 
-ROWS = ['b,"Grüße; aus Köln",5', 'c,"naïve | café\nnext line",1', "d,“quoted” €3,5"]
 EXPECTED = [
     ("b", "Grüße; aus Köln", "5"),
     ("c", "naïve | café\nnext line", "1"),
@@ -29,9 +28,8 @@ ENCODINGS = ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le", "utf-16-be",
 
 def written(folder, sign=",", encoding="utf-8", name="d.csv"):
     """The three rows with another sign between the fields, in another encoding."""
-    lines = ['"b"', '"Grüße; aus Köln"', '"5"'], ['"c"', '"naïve | café\nnext line"', '"1"']
-    lines = [*lines, ['"d"', '"“quoted” €3"', '"5"']]
-    text = "\n".join(sign.join(line) for line in (["key", "body", "stars"], *lines)) + "\n"
+    quoted = [[f'"{value}"' for value in row] for row in EXPECTED]
+    text = "\n".join(sign.join(line) for line in (["key", "body", "stars"], *quoted)) + "\n"
     text = text.replace("ï", "i") if encoding == "cp1250" else text
     data = text.encode(encoding)
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
@@ -115,10 +113,8 @@ def test_what_is_no_dialect_is_refused(wrong):
         ("\t", "utf-8", {}, r'separator: "\t" under'),
         (",", "utf-8", {"separator": ";"}, 'separator: "," under'),
         (",", "utf-16", {}, "encoding: utf-16 under"),
-        (",", "utf-16-le", {}, "encoding: utf-16-le under"),
         (",", "utf-32-be", {}, "encoding: utf-32-be under"),
         (",", "utf-8", {"encoding": "utf-16"}, "encoding: utf-8 under"),
-        (",", "utf-8-sig", {"encoding": "cp1252"}, "encoding: utf-8 under"),
         ("|", "utf-8", {"encoding": "utf-16"}, 'separator: "|" and encoding: utf-8 under'),
     ],
 )

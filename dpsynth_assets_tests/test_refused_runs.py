@@ -42,22 +42,11 @@ def defs() -> dg.Definitions:
         return 1
 
     assets = [failing(name, error) for name, error in (REFUSALS | FAULTS).items()]
-    selections = {
-        "refused": list(REFUSALS),
-        "budget": ["budget"],
-        "beside_another": ["budget", "unharmed"],
-        **{f"with_{name}": ["budget", name] for name in FAULTS},
-        **{name: [name] for name in FAULTS},
-    }
-    jobs = [
-        dg.define_asset_job(f"{name}_job", selection=dg.AssetSelection.assets(*keys))
-        for name, keys in selections.items()
-    ]
-    return dg.Definitions(assets=[*assets, unharmed], jobs=jobs, executor=declared_executor())
+    return dg.Definitions(assets=[*assets, unharmed], executor=declared_executor())
 
 
-def job(name: str) -> dg.JobDefinition:
-    return defs().resolve_job_def(name)
+def job() -> dg.JobDefinition:
+    return defs().resolve_implicit_global_asset_job_def()
 
 
 @pytest.fixture(params=["in_process", "local"])
@@ -72,11 +61,9 @@ def described(error: Exception) -> str:
     return getattr(error, "description", None) or str(error)
 
 
-def run(instance, name, **options) -> dg.DagsterRun:
-    built = dg.build_reconstructable_job(
-        "dpsynth_assets_tests.test_refused_runs", "job", reconstructable_kwargs={"name": name}
-    )
-    result = dg.execute_job(built, instance=instance, **options)
+def run(instance, names, **options) -> dg.DagsterRun:
+    options["asset_selection"] = [dg.AssetKey(name) for name in names]
+    result = dg.execute_job(dg.reconstructable(job), instance=instance, **options)
     return instance.get_run_by_id(result.run_id)
 
 
@@ -94,12 +81,12 @@ def shown(instance, asset) -> tuple[AssetCheckExecutionResolvedStatus, bool]:
 
 
 @pytest.mark.parametrize(
-    ("instance", "name", "kinds"),
-    [("in_process", "refused", REFUSALS), ("local", "budget", ["budget"])],  # A process a step.
+    ("instance", "kinds"),
+    [("in_process", list(REFUSALS)), ("local", ["budget"])],  # A process a step.
     indirect=["instance"],
 )
-def test_a_run_that_was_only_refused_is_canceled(instance, name, kinds):
-    done = run(instance, f"{name}_job")
+def test_a_run_that_was_only_refused_is_canceled(instance, kinds):
+    done = run(instance, kinds)
     assert done.status is dg.DagsterRunStatus.CANCELED
     records = instance.all_logs(done.run_id)
     assert any("before it was charged" in record.message for record in records)
@@ -120,11 +107,11 @@ def test_a_run_that_was_only_refused_is_canceled(instance, name, kinds):
 
 @pytest.mark.parametrize(
     ("instance", "ends", "status"),
-    [("in_process", "refused_job", "CANCELED"), ("local", "with_fault_job", "FAILURE")],
+    [("in_process", list(REFUSALS), "CANCELED"), ("local", ["budget", "fault"], "FAILURE")],
     indirect=["instance"],
 )
 def test_a_release_that_was_made_before_keeps_its_checks(instance, ends, status):
-    assert run(instance, "budget_job", tags={FIRST: "yes"}).is_success
+    assert run(instance, ["budget"], tags={FIRST: "yes"}).is_success
     assert run(instance, ends).status.value == status
     assert shown(instance, "budget") == (AssetCheckExecutionResolvedStatus.SUCCEEDED, True)
 
@@ -152,11 +139,11 @@ def test_a_result_that_is_reported_during_a_run_does_not_hide_the_runs_own():
 
 
 def test_what_was_not_refused_is_materialised(instance):
-    assert run(instance, "beside_another_job").status is dg.DagsterRunStatus.CANCELED
+    assert run(instance, ["budget", "unharmed"]).status is dg.DagsterRunStatus.CANCELED
     assert instance.get_latest_materialization_event(dg.AssetKey("unharmed")) is not None
 
 
 @pytest.mark.parametrize("instance", ["in_process"], indirect=True)
-@pytest.mark.parametrize("name", [f"{way}{name}" for way in ("", "with_") for name in FAULTS])
-def test_any_other_failure_fails_the_run(instance, name):
-    assert run(instance, f"{name}_job").status is dg.DagsterRunStatus.FAILURE
+@pytest.mark.parametrize("names", [[*way, name] for way in ([], ["budget"]) for name in FAULTS])
+def test_any_other_failure_fails_the_run(instance, names):
+    assert run(instance, names).status is dg.DagsterRunStatus.FAILURE

@@ -16,8 +16,7 @@ def server():
 
 @pytest.fixture
 def on_server(house, server):
-    servers._execute(server.url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    house.variables["DPSYNTH_LEDGER_URL"] = server.url.render_as_string(hide_password=False)
+    house.variables["DPSYNTH_LEDGER_URL"] = servers.emptied(server.url)
     return house
 
 

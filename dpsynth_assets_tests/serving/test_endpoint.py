@@ -68,13 +68,10 @@ WRONG = [
     ({"prompt": ["billing"] * 9}, "at most 8 rows", "n"),
     ({"max_tokens": 41}, "at most 40", "max_tokens"),
     ({"temperature": 1e-39}, "0.01", "temperature"),
-    ({"top_p": 0}, "top_p", "top_p"),
     ({"top_p": 1e-320}, "top_p", "top_p"),
     ({"prompt": []}, "prompt", "prompt.str"),
     ({"n": 10**4200}, "less than or equal", "n"),
     ({"a secret\nof mine": 1}, "body: expected no such field", "body"),
-    ({"x" * 5000: 1}, "body: expected no such field", "body"),
-    ({"seed": 3}, "no such field", "seed"),
     ({"suffix": "a secret of mine"}, "no such field", "suffix"),
 ]
 

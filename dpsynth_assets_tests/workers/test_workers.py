@@ -141,24 +141,18 @@ def test_no_run_config_chooses_the_workers():
     assert set(PartWorkers.model_fields) == set()
 
 
-class Called:
-    """Stands for a method of an actor: calls it at once, under a reference of its own."""
-
-    def __init__(self, ray, method):
-        self.ray, self.method = ray, method
-
-    def remote(self, *given):
-        self.ray.results.append(self.method(*given))
-        return len(self.ray.results) - 1
+def called(method):
+    """Stands for a method of an actor: a reference to its result is the call."""
+    return SimpleNamespace(remote=lambda *given: partial(method, *given))
 
 
 class Ray:
-    """Stands for Ray: does what it is given at once, and notes what it was asked for."""
+    """Stands for Ray: does what it is given, and notes what it was asked for."""
 
     exceptions = SimpleNamespace(RayError=RuntimeError)
 
     def __init__(self):
-        self.asked, self.results, self.killed = [], [], []
+        self.asked, self.killed = [], []
 
     def remote(self, kind):
         self.kind = kind
@@ -170,8 +164,7 @@ class Ray:
 
     def actor(self):
         made = self.kind()
-        names = ("is_there", "attempt")
-        return SimpleNamespace(**{name: Called(self, getattr(made, name)) for name in names})
+        return SimpleNamespace(is_there=called(made.is_there), attempt=called(made.attempt))
 
     def wait(self, references, num_returns):
         return references[:num_returns], references[num_returns:]
@@ -183,7 +176,7 @@ class Ray:
         return value
 
     def get(self, reference):
-        return self.results[reference]
+        return reference()
 
 
 def test_ray_is_told_to_repeat_nothing_and_what_a_call_needs(parts, monkeypatch):
