@@ -57,10 +57,8 @@ def test_each_canary_is_planted_its_number_of_times_in_different_records(mailbox
     assert [*expected.values()][:5] == [1, 2, 4, 8, 1]
 
 
-def test_private_records_carry_account_numbers_and_the_name_of_their_customer(mailboxes):
+def test_private_records_carry_the_name_of_their_customer(mailboxes):
     tickets = mailboxes["tickets"]
-    assert tickets["text"].str.contains(r"account RM-\d{4}").mean() > 1 / 4
-    assert tickets["text"].str.contains("@").mean() > 1 / 20
     signature = pl.col("text").str.extract(r"([A-Z][a-z]+ [A-Z][a-z]+), \w+ \w+ \d+")
     names = tickets.select("customer_id", name=signature)
     assert names["name"].null_count() == 0

@@ -9,11 +9,14 @@ import sys
 import textwrap
 import threading
 import time
+from itertools import pairwise
 
 import dagster as dg
 import pytest
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
 
 from dpsynth_assets.defs.sensors import killed_runs_sensor
+from dpsynth_assets.orchestration import dagster_internals
 from dpsynth_assets.orchestration.instance import dagster_instance
 from dpsynth_assets.orchestration.resources import live_runs
 from dpsynth_assets.orchestration.resources.executors import declared_executor
@@ -174,23 +177,32 @@ def held_job():
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_a_run_frees_what_it_would_wait_for(process, waiting, monkeypatch):
-    """Its holder was killed before the run asks, or is killed while it waits; no daemon runs."""
+    """Its holder was killed before the run asks, or is killed while it waits; no daemon runs.
+
+    A run that waits asks a few times a second; as Dagster has it, it would keep a core busy.
+    """
     monkeypatch.setattr(live_runs, "POLL_SECONDS", 0.05)
     monkeypatch.setenv("DPSYNTH_EXECUTOR", "in_process")
     with dagster_instance() as instance:
         child = process(started(instance))
-        storage, frees = instance.event_log_storage, threading.Thread(target=kill, args=[child])
+        frees, times = threading.Thread(target=kill, args=[child]), []
         if not waiting:
             kill(child)
-        asks = type(storage).claim_concurrency_slot
+        dagster_internals.rest_between_claims()
+        ask = InstanceConcurrencyContext.claim
 
-        def asked(*arguments):
+        def asked(*arguments, **named):
+            times.append(time.monotonic())
             if waiting and frees.ident is None:
                 frees.start()
-            return asks(*arguments)
+            return ask(*arguments, **named)
 
-        monkeypatch.setattr(type(storage), "claim_concurrency_slot", asked)
+        asked.rests = True
+        monkeypatch.setattr(InstanceConcurrencyContext, "claim", asked)
         assert dg.execute_job(dg.reconstructable(held_job), instance=instance).success
+        gaps = [after - before for before, after in pairwise(times)]
+        assert bool(gaps) >= waiting
+        assert all(gap >= dagster_internals.REST_SECONDS for gap in gaps)
 
 
 def test_a_slot_assigned_to_a_killed_waiter_is_freed(process):

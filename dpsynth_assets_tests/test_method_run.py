@@ -71,7 +71,7 @@ def test_records_stay_known_though_another_release_is_admitted_before_they_are_p
 def test_a_second_call_pays_nothing_reads_nothing_and_says_so(method, monkeypatch):
     with pytest.raises(ValueError, match="label"):
         run(notes("sun").drop("label"), "notes")
-    assert nothing_charged()
+    assert not charged()
     other = run(notes("moon"), "letters")
     first = run(notes("sun"), "notes")
     assert first.label["subject"]["cohort"] == "notes"
@@ -91,8 +91,7 @@ def test_the_same_records_under_a_second_name_are_refused_before_a_charge(tmp_pa
     for elsewhere in ({}, {"store": tmp_path / "elsewhere"}):
         with pytest.raises(PrivacyError, match="'notes' has read"):
             run(notes("sun"), "notes_again", **elsewhere)
-    ledger = Ledger(f"sqlite:///{next(home_ledgers())}")
-    assert {entry.cohort for entry in ledger.entries()} == {"notes"}
+    assert {entry.cohort for entry in charged()} == {"notes"}
 
 
 def test_what_a_call_keeps_lies_where_the_sensitive_store_is(method, monkeypatch, bucket):
@@ -103,7 +102,7 @@ def test_what_a_call_keeps_lies_where_the_sensitive_store_is(method, monkeypatch
     monkeypatch.delenv("DPSYNTH_SENSITIVE_KEY", raising=False)
     with pytest.raises(PrivacyError, match="nothing private leaves this machine unencrypted"):
         run(notes("sun"), "notes")
-    assert nothing_charged()
+    assert not charged()
     monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", key(1))
     release = method.release
     monkeypatch.setattr(method, "release", lambda *_: 1 / 0)
@@ -149,7 +148,7 @@ def test_a_failure_before_the_charge_says_that_nothing_was_charged(monkeypatch):
     with pytest.raises(PrivacyError, match="Nothing was charged") as caught:
         run(notes("secret word"), "notes")
     assert "secret word" not in str(caught.value)
-    assert nothing_charged()
+    assert not charged()
 
 
 def test_a_judge_that_answers_nonsense_is_refused_before_a_charge(method, monkeypatch, tmp_path):
@@ -163,15 +162,13 @@ def test_a_judge_that_answers_nonsense_is_refused_before_a_charge(method, monkey
     settings = {"rejection": {"judge": "rubric", "engine": engine}}
     with pytest.raises(PrivacyError, match=r"scores plain sentences above [^\n]* take an instruct"):
         run(notes("sun"), "notes", settings=settings)
-    assert nothing_charged()
+    assert not charged()
 
 
-def home_ledgers():
-    return home().root.rglob("ledger.sqlite")
-
-
-def nothing_charged():
-    return not any(Ledger(f"sqlite:///{path}").entries() for path in home_ledgers())
+def charged():
+    """The entries of the installation's ledger."""
+    found = home().root.rglob("ledger.sqlite")
+    return [entry for path in found for entry in Ledger(f"sqlite:///{path}").entries()]
 
 
 @pytest.mark.parametrize(
@@ -215,4 +212,4 @@ def test_a_ledger_of_ones_own_is_charged_and_the_installations_is_not(tmp_path):
     made = run(notes("sun"), "notes", ledger=ledger, store=tmp_path / "releases")
     assert made.label["guarantee"]["epsilon"] <= 4.0
     assert {entry.cohort for entry in made.entries} == {"notes"}
-    assert not list(home_ledgers())
+    assert not charged()

@@ -43,13 +43,7 @@ def test_what_is_no_name_of_gpus_is_refused(name, monkeypatch):
 def test_a_kubernetes_executor_puts_the_limit_into_the_steps_pod(monkeypatch):
     job = pytest.importorskip("dagster_k8s.job")
     monkeypatch.setenv(GPU_VARIABLE, NVIDIA)
-    manifest = job.construct_dagster_k8s_job(
-        job_config=job.DagsterK8sJobConfig(job_image="image", dagster_home="/home"),
-        args=["dagster", "api", "execute_step"],
-        job_name="step",
-        user_defined_k8s_config=job.get_user_defined_k8s_config(op_tags(2)),
-    ).to_dict()
-    [container] = manifest["spec"]["template"]["spec"]["containers"]
+    container = job.get_user_defined_k8s_config(op_tags(2)).container_config
     assert container["resources"]["limits"] == {NVIDIA: "2"}
 
 

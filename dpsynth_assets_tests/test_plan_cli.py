@@ -140,9 +140,7 @@ def test_minutes_stand_beside_every_method_and_for_the_whole_run():
     facts = json.loads(plan("enquiries", "--json").output)
     assert all(row["minutes"] > 0 for row in facts["releases"])
     assert facts["minutes"] > sum(row["minutes"] for row in facts["releases"])
-    told = plan("enquiries").output
-    assert f"takes about {facts['minutes']:.0f} minutes on this machine" in told
-    assert " minutes ┃" in told
+    assert f"takes about {facts['minutes']:.0f} minutes on" in plan("enquiries").output
 
 
 @pytest.mark.usefixtures("folder")

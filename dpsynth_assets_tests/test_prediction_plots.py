@@ -106,8 +106,7 @@ def test_batches_add_up_to_one_in_the_cumulative_picture(drawn):
 # In the report
 
 
-def test_the_report_has_what_is_there_and_forgives_a_cleared_store(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+def test_the_report_has_what_is_there_and_forgives_a_cleared_store(tmp_path, monkeypatch, own_home):
     store, releases = SensitiveStore(), ReleaseStore()
     store.write_internal("letters", "median_internal.json", json.dumps(INTERNAL_FACTS))
     folder = released_folder("letters", "median")

@@ -56,14 +56,10 @@ def test_every_command_has_examples_and_every_example_a_command():
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES))
-def test_examples_parse_and_end_the_help(path, monkeypatch, tmp_path):
+def test_examples_parse(path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    told = said(*path.split(), "--help")
-    assert told.exit_code == 0, told.output
-    shown = "".join(told.output.split())
     root = get_command(app)
     for example in EXAMPLES[path]:
-        assert "".join(example.split()) in shown
         program, *words = shlex.split(example)
         assert program == "dpsynth"
         context = root.make_context("dpsynth", list(words))

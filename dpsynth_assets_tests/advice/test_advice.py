@@ -232,16 +232,3 @@ def test_a_method_that_builds_on_another_is_offered_with_it():
     assert best.first["method"] == best.settings["corpus"] == "ctcl"
     assert best.epsilon <= 4.0
     assert found.offers[1].title == "aug_pe"
-
-
-def test_what_was_gained_on_one_unlike_dataset_counts_less_than_what_like_ones_show():
-    news = [
-        cell("epsvec", 0.8, dataset="news", domain="Short news reports"),
-        cell("aug_pe", 0.6, dataset="news", domain="Short news reports"),
-    ]
-    reviews = [cell("aug_pe", 0.7), cell("epsvec", 0.7), cell("new", 1.0)]
-
-    def share(line):
-        return expected(line, 3.0, 4000, [*news, *reviews], "Short reports of news").share
-
-    assert share("aug_pe") < share("new") < share("epsvec")

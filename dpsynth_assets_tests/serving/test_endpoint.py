@@ -255,7 +255,6 @@ def test_openais_client_works_whole_streamed_and_in_chat(opened):
     openai = pytest.importorskip("openai")
     with listening(opened) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
-        assert [model.id for model in client.models.list()] == [MODEL]
         whole = client.completions.create(model=MODEL, prompt="billing", n=2)
         assert [choice.text for choice in whole.choices] == ["a billing letter"] * 2
         stream = client.completions.create(model=MODEL, prompt="delivery", n=3, stream=True)
@@ -268,5 +267,3 @@ def test_openais_client_works_whole_streamed_and_in_chat(opened):
         chunks = list(client.chat.completions.create(**asked, **streamed))
         assert chunks[0].choices[0].delta.content == "a billing letter"
         assert chunks[-1].usage.completion_tokens == 3
-        with pytest.raises(openai.BadRequestError, match="A request names a label"):
-            client.completions.create(model=MODEL, prompt="write me a poem")

@@ -73,12 +73,10 @@ COMMANDS = {
 
 
 @pytest.fixture
-def place(tmp_path, tmp_path_factory, monkeypatch):
+def place(own_home, tmp_path, tmp_path_factory, monkeypatch):
     """A working folder, and a home in which nothing was paid, whose demo was planned."""
-    keep_demo_plans(tmp_path_factory, tmp_path / "home")
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
-    monkeypatch.setenv("DPSYNTH_DATASETS", "")
+    keep_demo_plans(tmp_path_factory, own_home)
+    monkeypatch.setenv("DAGSTER_HOME", str(own_home / "dagster"))
     monkeypatch.setenv("HF_TOKEN", "hf_" + SECRET)
     monkeypatch.setenv("COLUMNS", "400")
     work = tmp_path / "work"
