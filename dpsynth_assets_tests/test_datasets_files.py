@@ -59,6 +59,10 @@ def test_each_defect_is_one_line_at_its_field(tmp_path, change, field, words):
         (b"type: \xff\xfe\n", "not UTF-8"),
         (b"a: 1\na: 2\n", "written twice at line 2"),
         (b"\tname: x", "line 1"),
+        (b"? [a, b]\n: c\n", "unhashable key at line 1"),
+        (b"- 1\n- 2\n", "none"),
+        (b"type: [a]\n", "['a']"),
+        (b"type: dpsynth_assets.components.PrivateDataset\nattributes: [1]\n", "a list"),
     ],
 )
 def test_a_garbled_file_is_one_line(tmp_path, content, words):

@@ -7,8 +7,6 @@ import shutil
 import polars as pl
 import pytest
 
-from dpsynth_assets.advice import minutes
-from dpsynth_assets.advice.speed import SpeedUnknownError
 from dpsynth_assets.models.transformers_decoder import memory
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base import PublicBase
@@ -141,16 +139,6 @@ def test_minutes_stand_beside_every_method_and_for_the_whole_run():
     assert all(row["minutes"] > 0 for row in facts["releases"])
     assert facts["minutes"] > sum(row["minutes"] for row in facts["releases"])
     assert f"takes about {facts['minutes']:.0f} minutes on" in plan("enquiries").output
-
-
-@pytest.mark.usefixtures("folder")
-def test_where_nobody_knows_the_minutes_the_reason_is_told(monkeypatch):
-    def unknown(_base):
-        raise SpeedUnknownError("the language model runs on a GPU")
-
-    monkeypatch.setattr(minutes, "machine_speed", unknown)
-    assert "not known, since the language model runs on a GPU." in plan("enquiries").output
-    assert json.loads(plan("enquiries", "--json").output)["minutes"] is None
 
 
 def test_prompts_can_be_read_by_label_before_anything_is_priced(folder):

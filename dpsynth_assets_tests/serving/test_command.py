@@ -57,7 +57,7 @@ def test_an_engine_that_cannot_open_a_model_is_told_in_its_own_line(artifacts):
 
     artifacts.append(SimpleNamespace(name="letters/ctcl", open=too_large))
     with pytest.raises(typer.BadParameter, match=r"letters/ctcl: vLLM could not .* cache_gib"):
-        typer.main.get_command(_app()).main(["letters"], standalone_mode=False)
+        serve()
 
 
 def test_vllm_leaves_room_for_other_artifacts_unless_the_file_declares_its_memory():
@@ -73,7 +73,7 @@ def test_the_server_is_bounded_guarded_and_logs_no_request(artifacts, monkeypatc
     opened = nullcontext(Sentences())
     artifacts.append(SimpleNamespace(name="letters/ctcl", open=lambda: opened))
     monkeypatch.setattr(RowServer, "run", lambda server: found.append(server.config))
-    typer.main.get_command(_app()).main(["letters"], standalone_mode=False)
+    serve()
     (config,) = found
     assert isinstance(config.app, Guard)
     assert config.limit_concurrency == 512
@@ -81,10 +81,10 @@ def test_the_server_is_bounded_guarded_and_logs_no_request(artifacts, monkeypatc
     assert config.host == "127.0.0.1"
 
 
-def _app():
+def serve():
     app = typer.Typer()
     app.command()(command.serve)
-    return app
+    typer.main.get_command(app).main(["letters"], standalone_mode=False)
 
 
 def test_declared_canaries_are_looked_for_and_refused_where_they_cannot_be(tmp_path):
