@@ -44,7 +44,7 @@ def test_a_kubernetes_executor_puts_the_limit_into_the_steps_pod(monkeypatch):
     job = pytest.importorskip("dagster_k8s.job")
     monkeypatch.setenv(GPU_VARIABLE, NVIDIA)
     container = job.get_user_defined_k8s_config(op_tags(2)).container_config
-    assert container["resources"]["limits"] == {NVIDIA: "2"}
+    assert container["resources"]["limits"] == {NVIDIA: 2}
 
 
 def test_a_ray_executor_reads_the_number_of_devices(monkeypatch):

@@ -1,7 +1,6 @@
 """The officer's pack: every question is answered or asked back, by the ledger's numbers alone."""
 
 import json
-from dataclasses import asdict
 
 import pytest
 
@@ -12,7 +11,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.secret_protection import posterior_of_dp
 from dpsynth_assets_tests.children import dpsynth
-from dpsynth_assets_tests.declared import audit_result, private, written
+from dpsynth_assets_tests.declared import private, written
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 
 REALISED = 0.123456789
@@ -104,8 +103,11 @@ def test_a_realised_bound_is_in_no_file_and_no_epsilon_is_claimed(ledger, spec):
 def test_what_was_tried_is_listed_with_what_it_found(ledger, spec):
     release(ledger)
     tried = {"canaries-in-votes": True, "voting": False, "tickets/mean/median-gamma": None}
-    changes = {"finished_at": "2026-11-01", "claimed": 1.0, "observed": 0.5}
-    results = [asdict(audit_result(name, passed=tried[name], **changes)) for name in tried]
+    results = [
+        {"name": name, "kind": "", "passed": passed, "finished_at": "2026-11-01", "claim": "C."}
+        | {"claimed": 1.0, "observed": 0.5, "measure": "x"}
+        for name, passed in tried.items()
+    ]
     label = home().released / "tickets" / "privacy_label.json"
     label.parent.mkdir(parents=True)
     label.write_text(json.dumps({"audits": results}))

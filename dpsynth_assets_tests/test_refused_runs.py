@@ -42,11 +42,12 @@ def defs() -> dg.Definitions:
         return 1
 
     assets = [failing(name, error) for name, error in (REFUSALS | FAULTS).items()]
-    return dg.Definitions(assets=[*assets, unharmed], executor=declared_executor())
+    jobs = [dg.define_asset_job("everything", selection="*")]
+    return dg.Definitions(assets=[*assets, unharmed], jobs=jobs, executor=declared_executor())
 
 
 def job() -> dg.JobDefinition:
-    return defs().resolve_implicit_global_asset_job_def()
+    return defs().resolve_job_def("everything")
 
 
 @pytest.fixture(params=["in_process", "local"])
