@@ -45,18 +45,6 @@ QUICK = f'{WHOLE} and not (key:"letters/evaluation/*" or key:"*_test" or key:"*/
 """All but what takes long and charges nothing: one window is made whole."""
 
 PAYS = 'key:"letters/shared/*" or key:"letters/mean_uniform/candidate_corpus"'
-METHOD = {
-    "method": "mean_uniform",
-    "budget_share": 0.4,
-    "settings": {
-        "expected_batch_size": 24,
-        "max_batches": 2,
-        "max_document_tokens": 40,
-        "max_example_tokens": 40,
-        "min_tokens_for_new_document": 8,
-        "temperature": 1.2,
-    },
-}
 
 
 def write_windows(folder: Path) -> None:
@@ -75,7 +63,7 @@ def windowed(folder: Path, **changes: Any) -> PrivateDatasetSpec:
         folder,
         **{
             "cohorts": by_month,
-            "methods": [METHOD],
+            "methods": private_spec(folder).methods[:1],
             "evaluation": {"rows": 20, "references": False},
             "budget": {"epsilon": 60.0, "delta": 1e-5, "rounds": 2},
             **changes,
