@@ -25,7 +25,6 @@ from dpsynth_assets.attacks.reconstruction import (
     CopyingModel,
     prefilled,
 )
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import planted_keys
@@ -40,7 +39,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
-from dpsynth_assets_tests.assets.declared_cases import public_values, run_assets
+from dpsynth_assets_tests.assets.declared_cases import letters, public_values, run_assets
 
 BASE = "tiny"
 SETTINGS = {"expected_batch_size": 24, "clip_bound": 2.0, "temperature": 3.0}
@@ -81,8 +80,6 @@ class TinyModels(Models):
 
 def make_spec(*methods, **changes):
     fields = {
-        "name": "letters",
-        "source": {"path": "nowhere.jsonl"},
         "columns": {"labels": ["label"]},
         "public_facts": {"labels": {"label": ["a", "b"]}},
         "budget": {"epsilon": 3.0 * len(methods), "delta": 1e-6, "accepts_ex_post": True},
@@ -92,7 +89,7 @@ def make_spec(*methods, **changes):
             {"method": method, "settings": SETTINGS | EXTRA.get(method, {})} for method in methods
         ],
     }
-    return PrivateDatasetSpec.model_validate(fields | changes)
+    return letters(**(fields | changes))
 
 
 def planned(*names, **changes):

@@ -29,8 +29,7 @@ CEILING = "copied from a real record"
 
 
 @pytest.fixture
-def spec(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+def spec(tmp_path, own_home):
     return private_spec(
         tmp_path,
         public_facts={"labels": {"label": list(LABELS)}, "records": 100},

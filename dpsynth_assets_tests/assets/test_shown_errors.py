@@ -68,10 +68,6 @@ def noted():
     raise error
 
 
-def grouped():
-    raise ExceptionGroup(CANARY, [ValueError(CANARY), KeyError(CANARY)])
-
-
 def in_a_local():
     local = CANARY
     assert not local, f"{local!r} is there"
@@ -104,7 +100,7 @@ PRIVATE = {
     "a cause": while_handling(RuntimeError("outer"), because=True),
     "a context": while_handling(KeyError("a key")),
     "a note": noted,
-    "a group": grouped,
+    "a group": raising(ExceptionGroup(CANARY, [ValueError(CANARY), KeyError(CANARY)])),
     "a local": in_a_local,
     "a refusal's cause": while_handling(BudgetExceededError("None is left."), because=True),
     "a failure's cause": while_handling(dg.Failure("A failure of ours."), because=True),

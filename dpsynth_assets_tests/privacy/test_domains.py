@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.privacy import (
-    renyi,
-)
+from dpsynth_assets.privacy import renyi
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier, smallest_multiplier
