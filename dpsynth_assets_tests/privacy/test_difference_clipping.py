@@ -32,17 +32,13 @@ def batches(seed=0):
     return logits, public, batch_of_row
 
 
-def rows_of(batch_of_row, batch):
-    return torch.nonzero(batch_of_row == batch).squeeze(1)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("top_k", [None, 9])
 def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, top_k):
     logits, public, batch_of_row = batches()
     logits, tested = logits.to(dtype), mechanism(top_k=top_k)
     for batch in range(6):
-        rows = rows_of(batch_of_row, batch)
+        rows = torch.nonzero(batch_of_row == batch).squeeze(1)
         support = tested.support(public[batch], None)
         scores = tested.private_scores(logits, public[batch], rows, support)
         expected = difference_scores_oracle(

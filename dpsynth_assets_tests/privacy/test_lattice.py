@@ -11,11 +11,6 @@ FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)
 BOUNDS = st.floats(1e-200, 1e200)
 
 
-def integer_norm_squared(row):
-    """In Python integers, which never overflow."""
-    return sum(int(step) ** 2 for step in row)
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     arrays(np.float64, st.tuples(st.integers(0, 4), st.integers(0, 6)), elements=FLOATS),
@@ -28,7 +23,8 @@ def test_no_vector_of_floats_exceeds_the_integer_bound(vectors, largest, share):
     assert steps.dtype == np.int64
     assert steps.shape == vectors.shape
     for row in steps:
-        assert integer_norm_squared(row) <= lattice.steps(bound) ** 2
+        # In Python integers, which never overflow.
+        assert sum(int(step) ** 2 for step in row) <= lattice.steps(bound) ** 2
     assert lattice.steps(bound) <= bound / lattice.spacing
 
 

@@ -30,25 +30,15 @@ def root_by_definition(leaves):
     return hashlib.sha256(b"\x01" + halves).digest()
 
 
-def ledger_of(folder, releases):
-    ledger = Ledger(sqlite_url(folder))
-    terms = make_terms(epsilon=500.0)
-    for number in range(releases):
-        name = ("tickets", "notes")[number % 2]
-        release(
-            ledger,
-            terms,
-            cohort=name,
-            dataset=name,
-            asset=f"{name}/mean/corpus",
-            release=str(number),
-        )
-    return ledger
-
-
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory):
-    return ledger_of(tmp_path_factory.mktemp("ledger"), 17).entries()
+    """Charges and commits of two cohorts by turns."""
+    ledger, terms = Ledger(sqlite_url(tmp_path_factory.mktemp("ledger"))), make_terms(epsilon=500.0)
+    for number in range(17):
+        name = ("tickets", "notes")[number % 2]
+        of_cohort = {"cohort": name, "dataset": name, "asset": f"{name}/mean/corpus"}
+        release(ledger, terms, **of_cohort, release=str(number))
+    return ledger.entries()
 
 
 @pytest.mark.parametrize("size", range(1, 35))

@@ -157,15 +157,12 @@ BOUNDS = [(1e-4, 1e-3), (1e-2, 5e-2), (0.1, 0.5)]
 LAW = poisson_binomial([0.5, 0.3, 0.2])
 
 
-def shared(bounds, steps=1):
-    return secret_noise_std(count_probabilities=LAW, bounds=bounds, steps=steps, noise_floor=1e-3)
-
-
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("bounds", [BOUNDS, BOUNDS[::-1]])
 def test_every_bound_holds_and_one_is_tight(steps, bounds):
-    noise_std = shared(bounds, steps)
-    event = shift_event(count_probabilities=LAW, noise_std=noise_std, steps=steps)
+    settings = {"count_probabilities": LAW, "steps": steps}
+    noise_std = secret_noise_std(**settings, bounds=bounds, noise_floor=1e-3)
+    event = shift_event(**settings, noise_std=noise_std)
     shares = [posterior_of_events([event], p) / r for p, r in BOUNDS]
     assert max(shares) <= 1.0
     assert max(shares) == pytest.approx(1.0, rel=5e-3)

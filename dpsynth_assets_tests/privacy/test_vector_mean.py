@@ -25,13 +25,6 @@ def records(count, dimensions=8, seed=0):
     return np.random.default_rng(seed).normal(0, 0.5, (count, 2, dimensions))
 
 
-def clipped_mean(vectors, bounds, public_records):
-    """The mean without lattice or noise."""
-    norms = np.linalg.norm(vectors, axis=2, keepdims=True)
-    limits = np.asarray(bounds)[None, :, None]
-    return (vectors * np.minimum(1.0, limits / norms)).sum(axis=0) / public_records
-
-
 @pytest.fixture
 def noiseless(monkeypatch):
     drawn = []
@@ -98,7 +91,10 @@ def test_the_sensitivity_is_attained(relation):
 def test_clean_means_are_those_of_clipped_records(noiseless):
     vectors = records(40)
     release = release_vector_mean(vectors, **SETTINGS)
-    np.testing.assert_allclose(release.value, clipped_mean(vectors, (1.0, 3.0), 100), atol=1e-8)
+    norms = np.linalg.norm(vectors, axis=2, keepdims=True)
+    scales = np.minimum(1.0, np.array([1.0, 3.0])[None, :, None] / norms)
+    mean = (vectors * scales).sum(axis=0) / 100
+    np.testing.assert_allclose(release.value, mean, atol=1e-8)
     assert noiseless[0] >= 0.02 * 100 / 2.0**-26
 
 
