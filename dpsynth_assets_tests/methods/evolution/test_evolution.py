@@ -78,6 +78,8 @@ def test_every_generation_is_survivors_and_their_variations(tmp_path):
     second = state.generations.filter(pl.col("iteration") == 2)
     assert second["born"].to_list() == [0] * 6 + [1] * 12
     assert second["parent"].to_list() == [*range(6), *np.repeat(range(6), 2)]
+    own = [0] * 4 + [1] * 2  # A variation has the label of its parent.
+    assert second["label"].to_list() == [*own, *np.repeat(own, 2)]
 
 
 def test_released_rows_come_first_and_only_what_is_lacking_is_written():
