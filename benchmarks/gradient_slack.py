@@ -139,7 +139,7 @@ def tokens(vocabulary: int, source: int, target: int):
     """Draws examples of random tokens, short or long."""
     from dpsynth_assets.models.fine_tuning.sources import TokenExample
 
-    lengths = {"shorter": (2, 8), "longer": (target - 3, target), "mixed": (2, target)}
+    lengths = {"shorter": (1, 8), "longer": (target - 3, target), "mixed": (2, target)}
 
     def draw(generator, company):
         count = int(generator.integers(*lengths[company]))

@@ -339,6 +339,7 @@ def _holds(source: str, path: Path | str) -> bool:
     place = Path(source)
     if path.resolve().is_relative_to(place.resolve()):
         return True
-    inside = f"{source}/**" if place.is_dir() else source
-    parts = [place] if place.is_file() else map(Path, glob(inside, recursive=True))  # noqa: PTH207
+    parts: Iterable[Path] = [place] if place.is_file() else place.rglob("*")
+    if not place.exists():
+        parts = map(Path, glob(source, recursive=True))  # noqa: PTH207
     return path.exists() and any(part.is_file() and part.samefile(path) for part in parts)

@@ -302,12 +302,18 @@ def _memory_message(language_model: LanguageModel, needed: str, free: str) -> st
     )
 
 
-def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> "torch.Tensor":
-    """Pads B rows, at least one, on the right to the longest: (B, T) int64, T at least 1."""
+FEWEST_TOKENS = 4
+"""T of a pass in training, at least: MKL rounds ten times as much in products of fewer rows."""
+
+
+def padded(
+    rows: Sequence[Sequence[int] | np.ndarray], filler: int, least: int = 1
+) -> "torch.Tensor":
+    """Pads B rows, at least one, on the right to the longest: (B, T) int64, T at least `least`."""
     import torch
 
     lengths = np.array([len(row) for row in rows])
-    result = np.full((len(rows), max(1, int(lengths.max()))), filler, dtype=np.int64)
+    result = np.full((len(rows), max(least, int(lengths.max()))), filler, dtype=np.int64)
     result[np.arange(result.shape[1]) < lengths[:, None]] = np.concatenate(
         [np.asarray(row, dtype=np.int64) for row in rows]
     )
@@ -326,10 +332,9 @@ def causal_rows(
     pairs = list(zip(prompts, targets, strict=True))
     rows = [[*prompt, *target[:-1]] for prompt, target in pairs]
     labels = [[IGNORED] * (len(prompt) - 1) + list(target) for prompt, target in pairs]
-    mask = padded([[1] * len(row) for row in rows], 0)
-    return {"input_ids": padded(rows, pad_token_id), "attention_mask": mask}, padded(
-        labels, IGNORED
-    )
+    mask = padded([[1] * len(row) for row in rows], 0, FEWEST_TOKENS)
+    inputs = {"input_ids": padded(rows, pad_token_id, FEWEST_TOKENS), "attention_mask": mask}
+    return inputs, padded(labels, IGNORED, FEWEST_TOKENS)
 
 
 def token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":

@@ -105,8 +105,9 @@ def test_the_source_of_a_private_dataset_is_refused(
     letters, home, tmp_path, monkeypatch, source, field
 ):
     """By any of its names: the file itself, a link to it, and a hard link."""
-    kept, real = tmp_path / "kept", tmp_path / "kept" / "letters.csv"
-    kept.mkdir()
+    kept = tmp_path / ("kept" if source else "kept[1]")
+    real = kept / ("" if source else ".parts") / "letters.csv"
+    real.parent.mkdir(parents=True)
     shutil.copy(letters / "letters.csv", real)
     (tmp_path / "link.csv").symlink_to(real)
     (tmp_path / "hard_link.csv").hardlink_to(real)

@@ -24,7 +24,7 @@ from dpsynth_assets.models.fine_tuning.training import (
     fine_tune_privately,
     public_steps,
 )
-from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
+from dpsynth_assets.models.language_model import IGNORED, causal_rows, mean_token_losses, padded
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.privacy import dp_sgd_cases
@@ -261,6 +261,12 @@ def test_padding_does_not_change_a_loss(make, loss):
         together = loss(model, data)
         alone = torch.cat([loss(model, [each]) for each in data])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_no_pass_is_of_fewer_than_four_tokens():
+    # One to three rows are multiplied by code that rounds more than `GRADIENT_SLACK` covers.
+    inputs, labels = causal_rows([[2]], [[7]], 0)
+    assert {each.shape for each in (*inputs.values(), labels)} == {(1, 4)}
 
 
 def test_a_causal_loss_learns_targets_and_not_the_prompt():

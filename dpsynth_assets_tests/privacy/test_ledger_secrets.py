@@ -142,6 +142,13 @@ HIDDEN = GaussianEvent(noise_multiplier=60.0)
 DP_PLAN = [PlannedRelease("tickets/mean/corpus", HIDDEN)]
 
 
+def test_no_promise_follows_an_ex_post_release(ledger):
+    ex_post = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    ledger.reserve(ex_post, make_terms(accountant="tight", accepts_ex_post=True), DP_PLAN)
+    with pytest.raises(BudgetExceededError, match="secrets"):
+        ledger.reserve(make_request(event=HIDDEN), promised(0.99, accepts_ex_post=True), DP_PLAN)
+
+
 def test_a_promise_binds_a_cohort_of_dp_releases_alone(ledger):
     reached = posterior(HIDDEN, occurrences=50)
     with pytest.raises(BudgetExceededError, match="reveal too much about the secrets") as refusal:

@@ -240,13 +240,14 @@ def test_passes_of_few_rows_have_one_thread():
         seen.append(torch.get_num_threads())
         return losses(model, [0])
 
-    torch.set_num_threads(2)
     try:
-        passes = [LossOfPart(1, counted, rows) for rows in (0, 63, 64)]
-        PerExampleGradients(built("GPT-2")).private_clipped_sums(passes, 1.0)
+        for threads, few in ((2, 63), (32, 127)):
+            torch.set_num_threads(threads)
+            passes = [LossOfPart(1, counted, rows) for rows in (0, few, few + 1)]
+            PerExampleGradients(built("GPT-2")).private_clipped_sums(passes, 1.0)
     finally:
         torch.set_num_threads(before)
-    assert seen == [1, 1, 2]
+    assert seen == [1, 1, 2, 1, 1, 32]
 
 
 def test_frozen_layers_add_nothing_to_the_norm_and_the_model_is_left_as_it_was():

@@ -107,6 +107,13 @@ def test_another_site_opens_pages_alone_and_only_a_post_asks_graphql(name):
     assert refused(*ELSE[name])
 
 
+@pytest.mark.parametrize("host", ["localhost:3000", "127.0.0.1:3000"])
+def test_a_server_reached_from_elsewhere_is_not_localhost(host):
+    guard = Guard(None)
+    assert not guard._is_here(host, ("192.0.2.7", 3000))
+    assert guard._is_here("192.0.2.7:3000", ("192.0.2.7", 3000))
+
+
 def test_two_hosts_are_none():
     assert not refused("GET", "/", {"Host": HERE})
     assert refused("GET", "/", {"Host": HERE}, more=[("Host", "evil.example")])

@@ -10,10 +10,12 @@ document that contains an end token's characters cannot close itself.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.models.language_model import (
+    FEWEST_TOKENS,
     IGNORED,
     LanguageModel,
     LanguageModelError,
@@ -222,12 +224,13 @@ class PairEncoder:
             return PairBatch(*causal_rows(conditions, documents, self.pad_token_id))
         ignored = [IGNORED] * (len(self.start) - 1)
         written = [[*self.start, *ids[:-1]] for ids in documents]
+        filled = partial(padded, least=FEWEST_TOKENS)
         inputs = {
-            "input_ids": padded(conditions, self.pad_token_id),
-            "attention_mask": padded([[1] * len(ids) for ids in conditions], 0),
-            "decoder_input_ids": padded(written, self.pad_token_id),
+            "input_ids": filled(conditions, self.pad_token_id),
+            "attention_mask": filled([[1] * len(ids) for ids in conditions], 0),
+            "decoder_input_ids": filled(written, self.pad_token_id),
         }
-        return PairBatch(inputs, padded([[*ignored, *ids] for ids in documents], IGNORED))
+        return PairBatch(inputs, filled([[*ignored, *ids] for ids in documents], IGNORED))
 
 
 @dataclass(frozen=True)

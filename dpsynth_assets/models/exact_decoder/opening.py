@@ -66,7 +66,7 @@ def read_decoder(
         store: Folder of quantized weights, found by a digest of everything they are made of; None
             stores nothing.
         device: cpu, cuda or cuda:N; weights are the same on each.
-        state: Of the files: other weights in the same place are another decoder.
+        _state: Of the files: other weights in the same place are another decoder.
 
     Raises:
         ExactDecoderError: It is not a Llama-shaped model in one safetensors file, or the device

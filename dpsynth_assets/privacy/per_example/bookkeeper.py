@@ -103,8 +103,8 @@ def _wider_first(
 
 
 FEW_ROWS = 64
-"""Rows from which the operations of a large model are shared among threads. Fewer than a dozen, cut
-in two, are multiplied by code that rounds ten times as much (MKL on AMD, two threads)."""
+"""Rows from which the operations of a large model are shared among threads, or four a thread. Fewer
+than a dozen, cut in two, are multiplied by code that rounds ten times as much (MKL on AMD)."""
 
 
 class LossOfPart(NamedTuple):
@@ -114,7 +114,7 @@ class LossOfPart(NamedTuple):
         examples: B >= 1.
         losses: Runs the model it is given on them and returns (B,) losses, the i-th of example i
             alone: never divided by anything that depends on other examples.
-        rows: Rows of its products, B times the tokens of the longest; 0: not counted.
+        rows: Rows of its longest products, B times the tokens of the longest; 0: not counted.
     """
 
     examples: int
@@ -312,6 +312,8 @@ class PerExampleGradients:
         once, so that a micro-batch lost or taken twice is refused with its gradient
         (`StepMeter.release`).
         """
+        import torch
+
         exact = self.products is Products.FLOAT64
         lattice = SumLattice.of(l2_bound) if exact else None
         first = self._bookkeepers[0]
@@ -321,8 +323,8 @@ class PerExampleGradients:
             with one_thread_each(1) as alone:
                 for part in private_parts:
                     add = partial(first.add_clipped, sums, [part], l2_bound, lattice)
-                    few = part.rows < FEW_ROWS and not on_device
-                    examples += alone.submit(add).result() if few else add()
+                    few = part.rows < max(FEW_ROWS, 4 * torch.get_num_threads())
+                    examples += alone.submit(add).result() if few and not on_device else add()
             return sums, examples
         parts = list(private_parts)
         shared = first.zeros()
