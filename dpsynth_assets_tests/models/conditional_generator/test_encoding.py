@@ -155,7 +155,8 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
         special = set(generator.tokenizer.all_special_ids)
         for step in range(6):
             batch = generator.encoder.pad([ids], [[*document, 0]])
-            logits = generator.model(**batch.inputs).logits[0, -1]
+            last = int((batch.labels[0] >= 0).nonzero()[-1])  # Padding follows.
+            logits = generator.model(**batch.inputs).logits[0, last]
             allowed = special if step == 0 else special - {generator.encoder.end_token_id}
             logits[sorted(allowed)] = -torch.inf
             document.append(int(logits.argmax()))
