@@ -100,7 +100,7 @@ class PrivateTrainingConfig(MethodConfig):
     gradient_slack: float | None = Field(None, ge=0, le=1, exclude_if=lambda value: value is None)
     """Largest move of one record's clipped gradient when the records that share its pass change (a
     share of clip_bound): so much is kept back of the bound for every record that may share a pass.
-    Empty: 2^-16, twice the largest measured in float32. Passes in bfloat16, float16 or TF32
+    Empty: 2^-16, 1.3 times the largest measured in float32. Passes in bfloat16, float16 or TF32
     need a declared value or exact_sums: true. Not used with exact_sums: true.
     """
     checkpoint_minutes: float = Field(default=5.0, gt=0, le=1440)

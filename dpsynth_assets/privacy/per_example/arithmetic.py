@@ -204,8 +204,8 @@ GRADIENT_SLACK = 2.0**-16
 """Largest move of one record's clipped gradient, as a share of the clip bound, that is charged for
 float32 where nothing is declared: at least eight times the largest that
 `benchmarks/gradient_slack.py` found with random weights, over parts of 1 to 32 records of all
-lengths, and twice that of SmolLM2's, over records of a few tokens. Layers that Opacus works on are
-not among these: they are measured on public text before the charge."""
+lengths, and 1.3 times that of SmolLM2's, over records of a few tokens. Layers that Opacus works on
+are not among these: they are measured on public text before the charge."""
 
 MOST_KEPT_BACK = 0.25
 """Largest M · slack: where more of the bound would be kept back, records pass alone instead."""
